@@ -1,0 +1,50 @@
+# Every target creates .venv when it is missing and installs what it needs, once,
+# and again only when pyproject.toml or constraints.txt changed.
+PYTHON ?= python3
+VENV   ?= .venv
+OUT    ?= results
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test lint format bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@echo "pyro-deeponet: Bayesian operator learning in Pyro. Usage: make <target>"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+	@echo "Settings: PYTHON=python3.x (3.10 or newer), VENV=path, OUT=folder for figures and results"
+
+demo: $(VENV)/.installed-base ## draw and plot inputs and solutions of the four operators
+	@$(BIN)/python -m experiments.demo --out $(OUT)/demo
+
+test: $(VENV)/.installed-test ## run the tests, examples in docstrings and README included
+	@$(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/.installed-dev ## check style (ruff) and types (mypy)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## let ruff put the code in shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-base ## measure speed and memory, minutes of work
+	@$(BIN)/python -m experiments.benchmarks.data
+
+clean: ## remove .venv, caches and results
+	@rm -rf $(VENV) $(OUT) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "pyro-deeponet needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo 'not installed')."; \
+	  echo "Install one and say which: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "Installing pyro-deeponet ($*) into $(VENV); the first time takes a few minutes"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+	  -e '.$(if $(filter base,$*),,[$*])'
+	@touch $@

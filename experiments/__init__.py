@@ -1,0 +1,1 @@
+"""Studies made with the public interface of pyro_deeponet."""

@@ -1,0 +1,1 @@
+"""Measurements of time and memory, each held against a bar."""
