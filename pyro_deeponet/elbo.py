@@ -1,0 +1,219 @@
+"""The evidence lower bound of a DeepONet, with all weights drawn at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_deeponet.guides import flat_sampler, site_names
+from pyro_deeponet.model import DeepONet
+
+__all__ = ["DeepONetELBO", "Temper", "gaussian_log_likelihood", "unflatten"]
+
+
+class Temper(Messenger):
+    """Scales the log densities of all latent sites, and so the KL divergence, by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.factor
+
+
+class DeepONetELBO(Trace_ELBO):
+    r"""`Trace_ELBO` for a `DeepONet`: the same value and gradients, several times faster.
+
+    .. math:: L = -\frac1S \sum_{i=1}^S \Big[ \frac{n}{b} \log p(s \mid \theta_i)
+        + \beta \big( \log p(\theta_i) - \log q(\theta_i) \big) \Big], \quad \theta_i \sim q
+
+    Where the guide is one of Pyro's `AutoNormal`, `AutoDelta` or `AutoContinuous` family and the
+    priors are plain distributions, all weights of all particles are drawn as one matrix and the
+    network is evaluated without a Pyro message per site. Otherwise this is Pyro's own `Trace_ELBO`
+    with vectorised particles. It takes the arguments of `DeepONet.forward`.
+
+    Args:
+        num_particles: Number of samples `S`.
+        kl_weight: The factor :math:`\beta`; 1 is the ELBO, less a tempered posterior.
+
+    Attributes:
+        terms: Expected log-likelihood and KL divergence of the last evaluation.
+    """
+
+    def __init__(self, num_particles: int = 25, kl_weight: float = 1.0) -> None:
+        super().__init__(num_particles=num_particles, vectorize_particles=True, max_plate_nesting=2)
+        self.kl_weight = kl_weight
+        self.terms: tuple[float, float] = (math.nan, math.nan)
+        self._plan: _Plan | None = None
+        self._log_likelihood: Any = math.nan
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss as a tensor that can be differentiated."""
+        plan = self._plan_for(model, guide)
+        if plan is None:
+            with Temper(self.kl_weight):
+                loss = super().differentiable_loss(model, guide, *args, **kwargs)
+            fitted = self._log_likelihood.item()
+            self.terms = (fitted, (loss.item() + fitted) / (self.kl_weight or math.nan))
+            return loss
+        expected, divergence = plan.terms(self.num_particles, *args, **kwargs)
+        self.terms = (expected.item(), divergence.item())
+        return self.kl_weight * divergence - expected
+
+    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+        for model_trace, guide_trace in super()._get_traces(model, guide, args, kwargs):
+            self._log_likelihood = model_trace.nodes["s"]["log_prob_sum"] / self.num_particles
+            yield model_trace, guide_trace
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """The loss as a number."""
+        with torch.no_grad():
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """The loss as a number, its gradients added to those of the parameters."""
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        loss.backward()
+        return loss.item()
+
+    def _plan_for(self, model: Any, guide: Any) -> _Plan | None:
+        if self._plan is None or not self._plan.fits(model, guide):
+            self._plan = _Plan.make(model, guide)
+        return self._plan
+
+
+@dataclass
+class _Plan:
+    """How to evaluate one model with one guide without Pyro's messages."""
+
+    model: DeepONet
+    guide: Any
+    draw: Callable[[int], tuple[Tensor, Tensor]] | None
+    shapes: dict[str, torch.Size]
+    log_prior: Callable[[Tensor], Tensor]
+    like: Tensor
+
+    @classmethod
+    def make(cls, model: Any, guide: Any) -> _Plan | None:
+        if not isinstance(model, DeepONet):
+            return None
+        sampled = model.sampled_shapes()
+        if not sampled:
+            return cls(model, guide, None, {}, torch.zeros_like, model.head.like)
+        draw = flat_sampler(guide, sampled)
+        if draw is None:
+            return None
+        shapes = {name: sampled[name] for name in site_names(guide)}
+        log_prior = _flat_log_prior(model, shapes)
+        if log_prior is None:
+            return None
+        return cls(model, guide, draw, shapes, log_prior, model.head.like)
+
+    def fits(self, model: Any, guide: Any) -> bool:
+        same = self.model is model and self.guide is guide
+        return same and self.like.dtype == model.head.like.dtype
+
+    def terms(
+        self,
+        particles: int,
+        u: Tensor,
+        y: Tensor,
+        s: Tensor,
+        index: Tensor | None = None,
+        mask: Tensor | None = None,
+        size: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Expected log-likelihood and KL divergence, estimated from `particles` draws."""
+        scale = 1.0 if size is None else size / u.shape[0]
+        weights = self.model.plain_weights()
+        if self.draw is None:
+            total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
+            return total * scale, torch.zeros_like(total)
+        flat, log_q = self.draw(particles)
+        weights |= unflatten(flat, self.shapes)
+        total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
+        return total * (scale / particles), (log_q - self.log_prior(flat)).mean()
+
+
+def unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+    """Cut a matrix of draws `(S, P)` into weights by name, `(S, *shape)`."""
+    parts = flat.split([shape.numel() for shape in shapes.values()], dim=-1)
+    return {
+        name: part.view(*flat.shape[:-1], *shape)
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def gaussian_log_likelihood(
+    model: DeepONet,
+    weights: dict[str, Tensor],
+    u: Tensor,
+    y: Tensor,
+    s: Tensor,
+    index: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Sum of :math:`\log \mathcal N(s; \mu, \sigma^2)` over points, functions and weight samples.
+
+    It is computed in network units, :math:`z = s / \text{unit}`, whose density is `unit` times that
+    of `s`.
+    """
+    mu, delta = model.nodes(weights, u, y, index)
+    unit = model.scaling.s.scale
+    sigma = model.likelihood.sigma(delta, unit)
+    each = ((model.scaling.s(s) - mu) / sigma).square() * 0.5 + sigma.log()
+    points = each.numel()
+    if mask is not None:
+        each = torch.where(mask, each, 0.0)
+        points = points // mask.numel() * int(mask.sum())
+    return -each.sum() - points * (unit.log() + 0.5 * math.log(2 * math.pi))
+
+
+def _flat_log_prior(
+    model: DeepONet, shapes: dict[str, torch.Size]
+) -> Callable[[Tensor], Tensor] | None:
+    """The log prior of a matrix of draws `(S, P) -> (S,)`, unless the priors are more than fixed.
+
+    Priors that contain sample or param statements, or parameters to be learned, are left to Pyro.
+    """
+    with poutine.block(), poutine.trace() as tracer:
+        priors = {name: model.prior_of(name) for name in shapes}
+    if len(tracer.trace.nodes):
+        return None
+    bases = [_independent_normal(prior) for prior in priors.values()]
+    if all(base is not None for base in bases):
+        loc = torch.cat([base.loc.reshape(-1) for base in bases if base is not None])
+        scale = torch.cat([base.scale.reshape(-1) for base in bases if base is not None])
+        if loc.requires_grad or scale.requires_grad:
+            return None
+        constant = -scale.log().sum() - 0.5 * math.log(2 * math.pi) * loc.numel()
+        if (loc == loc[0]).all() and (scale == scale[0]).all():
+            loc, scale = loc[0], scale[0]
+        return lambda flat: constant - 0.5 * ((flat - loc) / scale).square().sum(-1)
+
+    def log_prior(flat: Tensor) -> Tensor:
+        weights = unflatten(flat, shapes)
+        return torch.stack([prior.log_prob(weights[name]) for name, prior in priors.items()]).sum(0)
+
+    return None if log_prior(_zeros(model, shapes)).requires_grad else log_prior
+
+
+def _zeros(model: DeepONet, shapes: dict[str, torch.Size]) -> Tensor:
+    return model.head.like.new_zeros(1, sum(shape.numel() for shape in shapes.values()))
+
+
+def _independent_normal(prior: dist.Distribution) -> dist.Normal | None:
+    while isinstance(prior, dist.Independent):
+        prior = prior.base_dist
+    return prior if type(prior) is dist.Normal else None

@@ -1,0 +1,151 @@
+"""Fitting a DeepONet by stochastic variational inference."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import ELBO
+from tqdm.auto import tqdm
+
+from pyro_deeponet.data import OperatorData
+from pyro_deeponet.elbo import DeepONetELBO
+from pyro_deeponet.guides import Guide
+from pyro_deeponet.inference import Diverged, Optimizer, Run, Schedule, State
+from pyro_deeponet.model import DeepONet
+from pyro_deeponet.posterior import Posterior
+from pyro_deeponet.training import Batches, Checkpoint, isolated
+
+__all__ = ["Diverged", "State", "fit"]
+
+
+def fit(
+    model: DeepONet,
+    data: OperatorData,
+    guide: Guide = "normal",
+    *,
+    num_particles: int = 25,
+    steps: int = 8000,
+    batch_size: int = 100,
+    lr: float = 3e-3,
+    warm_start: int = 5000,
+    kl_weight: float | Schedule = 1.0,
+    validation: OperatorData | None = None,
+    patience: int | None = None,
+    callback: Callable[[State], Any] | None = None,
+    progress: bool = True,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    elbo: ELBO | None = None,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+) -> Posterior:
+    r"""Learn the posterior of a DeepONet's weights from data.
+
+    Two stages. The warm start trains all weights as plain parameters by least squares. Inference
+    then maximises the evidence lower bound over the guide, which starts at those weights. Both
+    use Adam, random batches of functions with all their points, and a learning rate that falls
+    as half a cosine to a hundredth. A model with `prior=None` goes through the same two stages
+    with no guide: its weights are trained by their likelihood. Parameters with
+    `requires_grad=False` stay as they are.
+
+    The model is copied, so that it can be fitted again; random states, Pyro's settings and its
+    parameter store are afterwards as they were before.
+
+    Args:
+        model: The model, usually from `DeepONet.for_data(data)`.
+        data: Training data.
+        guide: A name (`"normal"`, `"diagonal"`, `"lowrank"`, `"mvn"`, `"iaf"`, `"laplace"`,
+            `"delta"`) or a callable `model -> guide`.
+        num_particles: Weight samples a step.
+        steps: Steps of inference.
+        batch_size: Functions a step; the likelihood is scaled by `n / batch_size`.
+        lr: Learning rate at the start of each stage.
+        warm_start: Steps of the warm start; 0 for none, and then weights that are plain parameters
+            start from the values they have.
+        kl_weight: Factor on the KL divergence, or a function of the progress (0 to 1) of the
+            inference. One is Bayes' rule; less is a tempered posterior.
+        validation: Held-out data, scored fifty times during inference.
+        patience: Stop after so many scores without a better negative log-likelihood, and keep
+            the best. Needs `validation`.
+        callback: Called with a `State` after each step; a true answer ends the fit.
+        progress: Whether to show a progress bar.
+        seed: Chooses the start, the batches and the particles.
+        checkpoint: A file to write the state to ten times a stage; when it exists, the fit goes
+            on from there to the same result as an unbroken one.
+        elbo: Any Pyro ELBO, such as `Trace_ELBO()` or `RenyiELBO()`; `num_particles` is then its
+            own affair.
+        optimizer: A callable from a list of parameters to a torch optimiser.
+        clip_norm: Largest norm of the gradient of the loss per observation; `None` for no limit.
+
+    Returns:
+        The posterior. After Ctrl-C, with a warning, that of the steps done so far.
+
+    Raises:
+        Diverged: The loss became NaN; the exception carries the last good posterior.
+        ValueError: An argument that cannot work, or a checkpoint of another fit.
+
+    Examples:
+        >>> from pyro_deeponet import DeepONet, OperatorData, fit
+        >>> data = OperatorData(u=[[0.0], [1.0]], y=[[0.0], [1.0]], s=[[0.0, 0.0], [0.0, 1.0]])
+        >>> posterior = fit(DeepONet.for_data(data), data, steps=20, warm_start=20, progress=False)
+        >>> len(posterior.history.loss)
+        20
+    """
+    counts = {
+        "steps": steps, "warm_start": warm_start, "batch_size": batch_size,
+        "num_particles": num_particles,
+    }  # fmt: skip
+    _check(model, data, counts, validation, patience)
+    model = copy.deepcopy(model)
+    like = model.head.like
+    data = data.to(dtype=like.dtype, device=like.device)
+    run = Run(
+        model=model,
+        data=data,
+        guide=guide,
+        elbo=elbo or DeepONetELBO(num_particles),
+        kl_weight=kl_weight if callable(kl_weight) else lambda progress: float(kl_weight),
+        steps={"warm start": warm_start, "inference": steps},
+        batches=Batches(data, batch_size, seed),
+        optimizer=optimizer or partial(torch.optim.Adam, lr=lr, fused=True),
+        clip_norm=clip_norm,
+        validation=validation,
+        patience=patience,
+        callback=callback,
+    )
+    if checkpoint is not None:
+        told = counts | {"lr": lr, "seed": seed} | run.fingerprint()
+        run.checkpoint = Checkpoint(Path(checkpoint), told)
+    with isolated(like.device, seed), tqdm(total=steps + warm_start, disable=not progress) as bar:
+        return run(seed, bar)
+
+
+def _check(
+    model: DeepONet,
+    data: OperatorData,
+    counts: dict[str, int],
+    validation: OperatorData | None,
+    patience: int | None,
+) -> None:
+    if not isinstance(model, DeepONet):
+        raise TypeError(f"model is {type(model).__name__}, expected a DeepONet")
+    for name, given in (("data", data), ("validation", validation)):
+        if given is None and name == "validation":
+            continue
+        if not isinstance(given, OperatorData):
+            raise TypeError(f"{name} is {type(given).__name__}, expected OperatorData(u, y, s)")
+        model.check_inputs(given.u, given.y)
+    for name, least in (("steps", 0), ("warm_start", 0), ("batch_size", 1), ("num_particles", 1)):
+        if not isinstance(counts[name], int) or counts[name] < least:
+            raise ValueError(f"{name} is {counts[name]}, expected a whole number from {least} on")
+    if patience is not None and (validation is None or patience < 1):
+        raise ValueError(
+            f"patience={patience} needs validation data to score and at least one score to wait; "
+            "pass validation=..., for instance from train.split(0.9)"
+        )

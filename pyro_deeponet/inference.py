@@ -1,0 +1,302 @@
+"""The two stages of a fit: warm start and variational inference."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from pyro_deeponet.data import OperatorData
+from pyro_deeponet.elbo import DeepONetELBO, Temper, unflatten
+from pyro_deeponet.guides import Guide, is_point_guide, make_guide, start_guide
+from pyro_deeponet.history import History
+from pyro_deeponet.laplace import finish_guide
+from pyro_deeponet.metrics import nll, nmse
+from pyro_deeponet.model import DeepONet
+from pyro_deeponet.posterior import Posterior
+from pyro_deeponet.training import (
+    Batches,
+    Checkpoint,
+    NotFinite,
+    Stage,
+    restore,
+    restore_random,
+    snapshot,
+    train,
+)
+
+__all__ = ["Diverged", "Optimizer", "Run", "Schedule", "State"]
+
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Schedule = Callable[[float], float]
+
+#: How often the validation data are scored during inference.
+VALIDATIONS = 50
+
+
+class Diverged(ArithmeticError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+        posterior: The fit as it was at the last good state.
+    """
+
+    def __init__(self, message: str, posterior: Posterior) -> None:
+        super().__init__(message)
+        self.posterior = posterior
+
+
+@dataclass(frozen=True)
+class State:
+    """What a callback is told after each step.
+
+    Attributes:
+        step: Steps done in this stage.
+        steps: Steps the stage has.
+        stage: `"warm start"` or `"inference"`.
+        loss: Loss of the step: mean squared error in the warm start, then the negative ELBO.
+        history: All that was recorded so far.
+        model: The model being fitted.
+        guide: Its guide; `None` during the warm start and for a deterministic net.
+    """
+
+    step: int
+    steps: int
+    stage: str
+    loss: float
+    history: History
+    model: DeepONet
+    guide: Any
+
+
+@dataclass
+class Run:
+    """One fit: its arguments, and what has been learnt so far."""
+
+    model: DeepONet
+    data: OperatorData
+    guide: Guide
+    elbo: Any  # a Pyro ELBO
+    kl_weight: Schedule
+    steps: dict[str, int]
+    batches: Batches
+    optimizer: Optimizer
+    clip_norm: float | None
+    validation: OperatorData | None
+    patience: int | None
+    callback: Callable[[State], Any] | None
+    checkpoint: Checkpoint | None = None
+    history: History = field(default_factory=History)
+    fitted: Any = None  # the guide, once there is one
+    weights: dict[str, Tensor] = field(default_factory=dict)  # where the guide starts
+    best: dict[str, Any] | None = None
+    stopped: bool = False
+
+    def __call__(self, seed: int, bar: tqdm) -> Posterior:
+        """Run both stages, from the checkpoint where there is one."""
+        saved = self.checkpoint.load() if self.checkpoint else None
+        if saved is not None:
+            self.history = History(**saved["history"])
+            self.best = saved["extra"]["best"]
+            self.stopped = saved["extra"]["stopped"]
+        try:
+            self._warm_start(seed, bar, saved)
+            self._infer(bar, saved)
+        except KeyboardInterrupt:
+            warnings.warn(
+                f"interrupted after {len(self.history.warm_start)} of {self.steps['warm start']} "
+                f"steps of the warm start and {len(self.history.loss)} of "
+                f"{self.steps['inference']} of the inference; returning what has been learnt",
+                stacklevel=3,
+            )
+        except NotFinite as error:
+            raise Diverged(
+                f"the loss became {error.loss} at step {error.step} of the {error.stage}. "
+                "Try a lower lr (a third), clip_norm=1.0, a longer warm_start, scaling='standard' "
+                "or Heteroscedastic(floor=1e-3); the exception's .posterior is the last good state",
+                self._posterior(),
+            ) from None
+        return self._posterior()
+
+    def _posterior(self) -> Posterior:
+        if self.best is not None:
+            restore(self._modules(), self.best["state"])
+        guide = self.fitted
+        if guide is None and self.model.sampled_shapes():  # stopped within the warm start
+            guide = self._make_guide()
+        guide = finish_guide(guide, self.model, self.data)
+        return Posterior(self.model, guide, history=self.history)
+
+    def _warm_start(self, seed: int, bar: tqdm, saved: dict[str, Any] | None) -> None:
+        """Train all weights as plain parameters by least squares, in network units."""
+        model = self.model
+        plain = {name: w.detach().clone() for name, w in model.plain_weights().items()}
+        fixed = {k: plain[k] for k, w in model.plain_weights().items() if not w.requires_grad}
+        self.weights = model.start(seed) | (fixed if self.steps["warm start"] else plain)
+        if saved is not None and saved["stage"] == "inference":
+            bar.update(self.steps["warm start"])
+            return
+        shapes = {name: w.shape for name, w in self.weights.items() if name not in fixed}
+        start = torch.cat([self.weights[name].flatten() for name in shapes])
+        flat = nn.ParameterDict({"weights": start})
+
+        def weights() -> dict[str, Tensor]:
+            return unflatten(flat["weights"], shapes) | fixed
+
+        def backward(step: int) -> float:
+            u, y, s, index, mask, *_ = self.batches(step)
+            mu, _ = model.nodes(weights(), u, y, index)
+            error = (mu - model.scaling.s(s)).square()
+            loss = error.mean() if mask is None else error[mask].mean()
+            loss.backward()
+            self.history.warm_start.append(loss.item())
+            return self.history.warm_start[-1]
+
+        stage = Stage(
+            "warm start",
+            self.steps["warm start"],
+            self.optimizer([flat["weights"]]),
+            backward,
+            {"weights": flat},
+            postfix=lambda: {"mse": f"{self.history.warm_start[-1]:.3g}"},
+            after=lambda step: self._tell("warm start", step, self.history.warm_start[-1]),
+        )
+        try:
+            self._train(stage, self._resume(stage, saved, bar), bar)
+        finally:
+            self.weights = {name: w.detach() for name, w in weights().items()}
+            self._end_warm_start(fixed)
+
+    def _end_warm_start(self, fixed: Mapping[str, Tensor]) -> None:
+        """Hand the weights over, with a noise level that fits what they leave unexplained."""
+        if self.history.warm_start:
+            recent = self.history.warm_start[-max(1, len(self.history.warm_start) // 20) :]
+            delta = self.model.likelihood.start_at(math.sqrt(sum(recent) / len(recent)))
+            if delta is not None and not fixed.keys() & {"head.weight", "head.bias"}:
+                self.weights["head.weight"][1] = 0.0
+                self.weights["head.bias"][1] = delta
+        self.model.set_parameters(self.weights)
+
+    def _make_guide(self) -> Any:
+        guide = make_guide(self.guide, self.model)
+        start_guide(guide, self.weights)
+        return guide
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules: dict[str, nn.Module] = {"model": self.model}
+        return modules if self.fitted is None else modules | {"guide": self.fitted}
+
+    def _infer(self, bar: tqdm, saved: dict[str, Any] | None) -> None:
+        """Maximise the evidence lower bound."""
+        if self.model.sampled_shapes():
+            self.fitted = self._make_guide()
+            if is_point_guide(self.fitted):
+                self.elbo.num_particles = 1
+        modules = self._modules()
+        parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
+        per_point = self.data.num_observations
+        history, steps = self.history, self.steps["inference"]
+
+        def backward(step: int) -> float:
+            weight = self.kl_weight(step / max(1, steps))
+            loss = self._loss_and_grads(weight, *self.batches(step))
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(parameters, self.clip_norm * per_point)
+            history.loss.append(loss)
+            expected, divergence = getattr(self.elbo, "terms", (math.nan, math.nan))
+            history.log_likelihood.append(expected)
+            history.kl.append(divergence)
+            history.lr.append(stage.optimizer.param_groups[0]["lr"])
+            return loss
+
+        def postfix() -> dict[str, str]:
+            shown = {
+                "loss": history.loss[-1] / per_point,
+                "loglik": history.log_likelihood[-1] / per_point,
+                "kl": history.kl[-1] / per_point,
+                "lr": history.lr[-1],
+            }
+            shown |= {k: v[-1] for k, v in history.validation.items() if k != "step"}
+            return {name: f"{value:.3g}" for name, value in shown.items()}
+
+        stage = Stage(
+            "inference", steps, self.optimizer(parameters), backward, modules, postfix,
+            after=self._after_inference_step,
+        )  # fmt: skip
+        self._train(stage, self._resume(stage, saved, bar), bar)
+
+    def _loss_and_grads(self, kl_weight: float, *args: Any) -> float:
+        if isinstance(self.elbo, DeepONetELBO):
+            self.elbo.kl_weight = kl_weight
+            return self.elbo.loss_and_grads(self.model, self.fitted, *args)
+        guide = self.fitted or (lambda *args: None)
+        with Temper(kl_weight):
+            return float(self.elbo.loss_and_grads(self.model, guide, *args))
+
+    def _after_inference_step(self, step: int) -> bool:
+        stop = self._tell("inference", step, self.history.loss[-1])
+        every = max(1, self.steps["inference"] // VALIDATIONS)
+        if step % every == 0:
+            stop |= self._validate(step)
+        self.stopped = stop
+        return stop
+
+    def _validate(self, step: int) -> bool:
+        """Score the validation data; whether patience is at its end."""
+        if self.validation is None:
+            return False
+        held_out = self.validation.to(dtype=self.data.s.dtype, device=self.data.s.device)
+        prediction = Posterior(self.model, self.fitted).predict(held_out, num_samples=20, seed=0)
+        scores = {
+            "step": step,
+            "nmse": nmse(prediction.mean, held_out.s, held_out.mask),
+            "nll": nll(prediction, held_out.s),
+        }
+        for name, value in scores.items():
+            self.history.validation.setdefault(name, []).append(value)
+        if self.patience is None:
+            return False
+        if self.best is None or scores["nll"] < self.best["nll"]:
+            self.best = {"nll": scores["nll"], "step": step, "state": snapshot(self._modules())}
+        checks = (step - self.best["step"]) // max(1, self.steps["inference"] // VALIDATIONS)
+        return checks >= self.patience
+
+    def _tell(self, stage: str, step: int, loss: float) -> bool:
+        if self.callback is None:
+            return False
+        state = State(step, self.steps[stage], stage, loss, self.history, self.model, self.fitted)
+        self.stopped |= bool(self.callback(state))
+        return self.stopped
+
+    def _train(self, stage: Stage, start: int, bar: tqdm) -> None:
+        if self.stopped:
+            return
+        bar.set_description(stage.name)
+        train(stage, self.history, start, bar, self.checkpoint, self._extra)
+
+    def _extra(self) -> dict[str, Any]:
+        return {"best": self.best, "stopped": self.stopped}
+
+    def _resume(self, stage: Stage, saved: dict[str, Any] | None, bar: tqdm) -> int:
+        """Put a stage into the state of the checkpoint, if it is of this stage."""
+        if saved is None or saved["stage"] != stage.name:
+            return 0
+        restore(stage.modules, saved["modules"])
+        stage.optimizer.load_state_dict(saved["optimizer"])
+        restore_random(saved)
+        bar.update(saved["step"])
+        return int(saved["step"])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What makes this fit another one than that of a checkpoint."""
+        return {
+            "model": repr(self.model),
+            "data": [repr(self.data), float(self.data.s.double().sum())],
+            "guide": self.guide if isinstance(self.guide, str) else "a callable",
+        }

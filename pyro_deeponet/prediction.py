@@ -1,0 +1,243 @@
+"""The predictive distribution at some points: a mixture of Gaussians, one a weight sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_deeponet import mixture
+from pyro_deeponet.arrays import ArrayLike, to_tensor
+from pyro_deeponet.model import DeepONet
+
+__all__ = ["Network", "Prediction"]
+
+Where = tuple[slice, slice]
+
+#: Numbers of one block (samples x functions x locations): small enough to stay in the cache.
+BLOCK = 2**19
+#: Seconds after which a progress bar is shown.
+PATIENCE = 2.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network with sampled weights at some points, evaluated block by block.
+
+    Args:
+        model: The model.
+        weights: Samples by name, each `(S, ...)`.
+        u: Functions `(n, k)`.
+        y: Locations `(q, d)`.
+        index: Which locations belong to which function, `(n, m)`.
+        factor: Spread of the mixture about its mean, times that of the samples; see `calibrate`.
+        max_memory: Bytes that the evaluation may hold beside its inputs and results.
+    """
+
+    model: DeepONet
+    weights: Mapping[str, Tensor]
+    u: Tensor
+    y: Tensor
+    index: Tensor | None
+    factor: float
+    max_memory: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Functions and points."""
+        return self.u.shape[0], (self.y.shape[0] if self.index is None else self.index.shape[1])
+
+    @property
+    def samples(self) -> int:
+        """Number of weight samples."""
+        return next(iter(self.weights.values())).shape[0]
+
+    @torch.no_grad()
+    def blocks(self, describe: str) -> Iterator[tuple[Where, Tensor, Tensor]]:
+        """Mean and standard deviation of all components, for one block of points after another.
+
+        Args:
+            describe: What the progress bar says, when there is one.
+
+        Yields:
+            The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, which the
+            caller may overwrite.
+        """
+        n, m = self.shape
+        tiles = self._grid() if self.index is None else self._indexed(self.index)
+        with tqdm(total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True) as bar:
+            for where, nodes in tiles:
+                mu, sigma = self.model.to_physical(*nodes)
+                if self.factor != 1.0:
+                    centre = mu.mean(0)
+                    mu, sigma = torch.lerp(centre, mu, self.factor), sigma * self.factor
+                yield where, mu, sigma
+                bar.update(mu[0].numel())
+
+    def _grid(self) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
+        """Tiles of functions x locations; the features of many are made at once."""
+        model, weights = self.model, self.weights
+        (n, q), features, numbers = self.shape, *self._budget()
+        rows, columns = min(n, features), min(q, features)
+        b_size = max(1, min(columns, math.isqrt(numbers)))
+        a_size = max(1, min(rows, numbers // b_size))
+        t = model.trunk_features(weights, self.y[:columns])
+        for i in range(0, n, rows):
+            b = model.branch_features(weights, self.u[i : i + rows])
+            for j in range(0, q, columns):
+                if columns < q:
+                    t = model.trunk_features(weights, self.y[j : j + columns])
+                for r in range(0, b.shape[1], a_size):
+                    for c in range(0, t.shape[1], b_size):
+                        tile = b[:, r : r + a_size], t[:, c : c + b_size]
+                        where = _block(i + r, tile[0]), _block(j + c, tile[1])
+                        yield where, model.combine(weights, *tile)
+
+    def _indexed(self, index: Tensor) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
+        """Groups of functions with all their points."""
+        (n, m), features, numbers = self.shape, *self._budget()
+        width = self.model.branch_sizes[-1]
+        rows = max(1, min(features // m, numbers // min(self.y.shape[0], 2 * m * width)))
+        for i in range(0, n, rows):
+            part = index[i : i + rows]
+            where = slice(i, i + len(part)), slice(0, m)
+            yield where, self.model.nodes(self.weights, self.u[i : i + rows], self.y, part)
+
+    def _budget(self) -> tuple[int, int]:
+        """How many functions' or locations' features, and how many points, to hold at once."""
+        size = self.samples * self.u.element_size()
+        widest = max(*self.model.branch_sizes, *self.model.trunk_sizes)
+        # A quarter of the memory for the features of either net, with the layer before, and a
+        # quarter for the block and the handful of temporaries that are made of it.
+        features = self.max_memory // (4 * 3 * size * widest)
+        numbers = min(BLOCK // self.samples, self.max_memory // (4 * 6 * size))
+        return max(1, features), max(1, numbers)
+
+
+class Prediction:
+    r"""The predictive distribution of outputs at some points.
+
+    With weights :math:`\theta_1 \dots \theta_S` from the posterior it is the mixture
+    :math:`\frac1S \sum_i \mathcal N(\mu_i, \sigma_i^2)`. By the law of total variance its variance
+    is the sum of the epistemic one, :math:`\operatorname{Var}_i \mu_i`, which more data would
+    reduce, and the aleatoric one, :math:`\frac1S \sum_i \sigma_i^2`, which it would not.
+
+    Everything has the shape of the points, `(n, q)`, and physical units. Arrays are of the kind
+    (tensor or numpy) that was passed to `predict`.
+
+    Attributes:
+        mean: Mean of the mixture.
+        epistemic_std: Standard deviation of the mean over weights.
+        aleatoric_std: Root mean square of the noise level over weights.
+        std: Standard deviation of the mixture.
+        mask: Which points are real, for ragged data; otherwise `None`.
+    """
+
+    def __init__(self, network: Network, mask: Tensor | None = None, numpy: bool = False) -> None:
+        self._network, self._numpy = network, numpy
+        empty = network.u.new_empty
+        mean, epistemic, aleatoric = (empty(network.shape) for _ in range(3))
+        for where, mu, sigma in network.blocks("predicting"):
+            mean[where], epistemic[where], aleatoric[where] = mixture.mean_and_variances(mu, sigma)
+        self.mean = self._out(mean)
+        self.epistemic_std = self._out(epistemic.sqrt_())
+        self.aleatoric_std = self._out(aleatoric.sqrt_())
+        self.mask = None if mask is None else self._out(mask)
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation of the mixture."""
+        return (self.epistemic_std**2 + self.aleatoric_std**2) ** 0.5
+
+    def interval(
+        self, level: float = 0.95, kind: str = "predictive", method: str = "gaussian"
+    ) -> tuple[Any, Any]:
+        """The central interval that holds a fraction `level` of the distribution.
+
+        Args:
+            level: Between 0 and 1.
+            kind: `"predictive"`: of an observation. `"epistemic"`: of the noise-free mean.
+            method: `"gaussian"`: mean and standard deviation, as in the paper. `"mixture"`:
+                quantiles of the mixture itself.
+
+        Returns:
+            Lower and upper bound, `(n, q)` each.
+        """
+        _check_level("level", level)
+        tails = (1 - level) / 2, (1 + level) / 2
+        low, high = (self.quantile(q, kind, method) for q in tails)
+        return low, high
+
+    def quantile(self, q: float, kind: str = "predictive", method: str = "mixture") -> Any:
+        """The value below which a fraction `q` of the distribution lies, `(n, q)`.
+
+        Args:
+            q: Between 0 and 1.
+            kind: As in `interval`.
+            method: As in `interval`; here `"mixture"` unless told.
+        """
+        _check_level("q", q)
+        _check_choice("kind", kind, ("predictive", "epistemic"))
+        _check_choice("method", method, ("gaussian", "mixture"))
+        if method == "gaussian":
+            std = self.std if kind == "predictive" else self.epistemic_std
+            return self.mean + NormalDist().inv_cdf(q) * std
+        if kind == "epistemic":
+            return self._each("quantiles", lambda mu, sigma: mu.quantile(q, dim=0))
+        return self._each("quantiles", lambda mu, sigma: mixture.quantile(mu, sigma, q))
+
+    def cdf(self, s: ArrayLike) -> Any:
+        """Probability that the mixture gives to values below `s`, `(n, q)`."""
+        return self._each("probabilities", mixture.cdf, s)
+
+    def log_prob(self, s: ArrayLike) -> Any:
+        """Log density of the mixture at `s`, `(n, q)`."""
+        return self._each("log density", mixture.log_prob, s)
+
+    def components(self) -> Iterator[tuple[Where, Tensor, Tensor]]:
+        """The components of the mixture, block by block.
+
+        Yields:
+            The block's place in `(n, q)`, and means and standard deviations `(S, a, b)`.
+        """
+        return self._network.blocks("components")
+
+    def _each(self, what: str, function: Callable[..., Tensor], s: ArrayLike | None = None) -> Any:
+        """Apply a function of the mixture to every block."""
+        out = self._network.u.new_empty(self._network.shape)
+        values = None if s is None else to_tensor("s", s).to(out)
+        if values is not None and values.shape != out.shape:
+            raise ValueError(
+                f"s has shape {tuple(values.shape)}, the prediction {tuple(out.shape)}; "
+                "pass one value for each point"
+            )
+        for where, mu, sigma in self._network.blocks(what):
+            out[where] = function(mu, sigma, *([] if values is None else [values[where]]))
+        return self._out(out)
+
+    def _out(self, tensor: Tensor) -> Any:
+        return tensor.cpu().numpy() if self._numpy else tensor
+
+    def __repr__(self) -> str:
+        (n, q), s = self._network.shape, self._network.samples
+        return f"Prediction({n} functions x {q} points, mixture of {s} weight samples)"
+
+
+def _block(start: int, features: Tensor) -> slice:
+    return slice(start, start + features.shape[1])
+
+
+def _check_level(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} is {value}, expected a number between 0 and 1")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, choices))}")
