@@ -64,7 +64,8 @@ class AutoScaledIAF(AutoNormalizingFlow):
 
     def get_base_dist(self) -> Any:
         """A standard normal in the float type and on the device of the flow."""
-        like = self.transform[-1].loc
+        flow: Any = self.transform
+        like = flow[-1].loc
         return dist.Normal(torch.zeros_like(like), torch.ones_like(like)).to_event(1)
 
 

@@ -101,8 +101,10 @@ class Linear(PyroModule):
     def _read(self, attribute: str) -> Tensor:
         # Reading a parameter registers it with Pyro, which would make a frozen one learn.
         parameter = self._parameters.get(attribute)
-        frozen = parameter is not None and not parameter.requires_grad
-        return parameter if frozen else getattr(self, attribute)
+        if parameter is not None and not parameter.requires_grad:
+            return parameter
+        value: Tensor = getattr(self, attribute)
+        return value
 
     def start(self, generator: torch.Generator) -> dict[str, Tensor]:
         """He's random weights and zero biases, from which training sets out."""

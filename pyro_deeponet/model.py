@@ -308,7 +308,7 @@ def contract(b: Tensor, t: Tensor, index: Tensor | None = None) -> Tensor:
 
 
 def _grid_is_cheaper(b: Tensor, t: Tensor, index: Tensor) -> bool:
-    return t.shape[-2] <= 2 * index.shape[-1] * b.shape[-1]
+    return t.shape[-2] <= index.shape[-1] * b.shape[-1]
 
 
 def _over_grid(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
@@ -317,7 +317,13 @@ def _over_grid(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
 
 
 def _over_points(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
-    return (t[..., index, :] * b.unsqueeze(-2)).sum(-1)
+    # With all samples of a location side by side one look-up fetches them in one piece.
+    samples = torch.broadcast_shapes(b.shape[:-2], t.shape[:-2])
+    b, t = (x.expand(*samples, -1, -1).reshape(-1, *x.shape[-2:]) for x in (b, t))
+    rows = t.transpose(0, 1).flatten(1)
+    picked = torch.nn.functional.embedding(index, rows).unflatten(-1, (len(t), -1))
+    products = (picked * b.transpose(0, 1).unsqueeze(1)).sum(-1)
+    return products.permute(2, 0, 1).reshape(*samples, *index.shape)
 
 
 def _without_plates(x: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
-from pyro_deeponet import DeepONet, DeepONetELBO, OperatorData, likelihoods, priors
+from pyro_deeponet import DeepONet, DeepONetELBO, OperatorData, fit, likelihoods, priors
 from pyro_deeponet import model as model_module
-from pyro_deeponet.elbo import unflatten
-from pyro_deeponet.guides import flat_sampler, make_guide, site_names, start_guide
+from pyro_deeponet.elbo import gaussian_log_likelihood, unflatten
+from pyro_deeponet.guides import GUIDES, flat_sampler, make_guide, site_names, start_guide
+from pyro_deeponet.layers import defaults_of
 
 
 def paper_model(model, u, y, s):
@@ -90,13 +91,11 @@ def test_loss_and_gradients_are_those_of_trace_elbo_on_repeated_rows(
     flat, log_q = draw(particles)
     weights = unflatten(flat, {name: model.shapes[name] for name in site_names(guide)})
     rows = data.to_rows()
-    stock = sum(
-        Trace_ELBO().differentiable_loss(
-            partial(paper_model, model), fixed_guide({k: w[i] for k, w in weights.items()}, log_q[i]),
-            *rows,
-        )
-        for i in range(particles)
-    ) / particles  # fmt: skip
+    stock = 0.0
+    for i in range(particles):
+        one = fixed_guide({k: w[i] for k, w in weights.items()}, log_q[i])
+        stock = stock + Trace_ELBO().differentiable_loss(partial(paper_model, model), one, *rows)
+    stock = stock / particles
     slow = torch.autograd.grad(stock, parameters)
 
     torch.testing.assert_close(loss, stock, rtol=1e-5, atol=0)
@@ -117,28 +116,23 @@ def test_draws_and_densities_are_those_of_the_guide(dtype, kind):
     flat, log_q = flat_sampler(guide, model.shapes)(3)
     weights = unflatten(flat, {name: model.shapes[name] for name in site_names(guide)})
     assert flat.dtype == dtype
+    arguments = data.u, data.y, data.s, data.index
     for i in range(3):
         given = {name: w[i] for name, w in weights.items()}
         given |= {f"{name}_unconstrained": w for name, w in given.items()}
         given |= {f"_{guide._pyro_name}_latent": flat[i]}
         with pyro.get_param_store().scope():
-            trace = poutine.trace(poutine.condition(guide, data=given)).get_trace(
-                data.u, data.y, data.s, data.index
-            )
-        trace.compute_log_prob()
-        expected = sum(
-            site["log_prob_sum"] for site in trace.nodes.values() if "log_prob_sum" in site
-        )
-        torch.testing.assert_close(
-            log_q[i], torch.as_tensor(expected).to(dtype), rtol=1e-4, atol=1e-3
-        )
+            trace = poutine.trace(poutine.condition(guide, data=given)).get_trace(*arguments)
+        with defaults_of(flat):  # Pyro inverts a flow in torch's default type
+            trace.compute_log_prob()
+        expected = sum(site.get("log_prob_sum", 0.0) for site in trace.nodes.values())
+        expected = torch.as_tensor(expected).to(dtype)
+        torch.testing.assert_close(log_q[i], expected, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "kind", ["normal", "diagonal", "mvn", "lowrank", "delta", "iaf", "laplace"]
-)
+@pytest.mark.parametrize("kind", GUIDES)
 def test_guides_start_at_the_weights_given(kind):
-    model, _, data, _ = case(torch.float32, "dot")
+    model, *_ = case(torch.float32, "dot")
     guide = make_guide(kind, model)
     start = model.start(seed=7)
     start_guide(guide, start)
@@ -155,7 +149,8 @@ def test_what_is_not_known_goes_through_stock_pyro(wrapped):
 
     def hierarchical(name, shape):
         tau = pyro.sample(f"{name}_tau", dist.HalfNormal(1.0))
-        return dist.Normal(torch.zeros(shape), tau[..., *[None] * len(shape)]).to_event(len(shape))
+        tau = tau.reshape(*tau.shape, *[1] * len(shape))
+        return dist.Normal(torch.zeros(shape), tau).to_event(len(shape))
 
     prior = {
         "a callable guide": priors.Normal(),
@@ -259,23 +254,18 @@ def linear_problem(head):
 @pytest.mark.parametrize("head", ["dot", "features"])
 @pytest.mark.parametrize("kind", ["normal", "mvn", "laplace"])
 def test_the_posterior_of_a_linear_model_is_the_analytic_one(head, kind):
-    from pyro_deeponet import fit
-
     model, data, mean, precision, shapes = linear_problem(head)
     posterior = fit(
         model, data, kind, steps=2500, warm_start=0, lr=2e-2, batch_size=1000, progress=False
     )
     if kind == "normal":
-        flat = flat_sampler(posterior.guide, shapes)(1)  # the parameters, not draws of them
         locs = dict(posterior.guide.locs.named_parameters())
         found = torch.cat([locs[f"{name}_unconstrained"].flatten() for name in shapes]).double()
-        scale = torch.cat([
-            torch.nn.functional.softplus(p).flatten()
-            for p in (dict(posterior.guide.scales.named_parameters())[f"{n}_unconstrained"] for n in shapes)
-        ]).double()  # fmt: skip
+        scales = dict(posterior.guide.scales.named_parameters())
+        scale = torch.cat([scales[f"{name}_unconstrained"].flatten() for name in shapes])
+        scale = torch.nn.functional.softplus(scale).double()
         conditional = precision.diagonal().rsqrt()
         torch.testing.assert_close(scale, conditional, rtol=0.05, atol=0)
-        assert flat[0].shape == (1, len(mean))
     else:
         gaussian = posterior.guide.get_posterior()
         found = gaussian.mean.detach().double()
@@ -290,23 +280,18 @@ def test_the_gaussian_log_likelihood_in_physical_units():
     model, _, data, _ = case(torch.float64, "dot")
     weights = {name: torch.randn(2, *shape).double() for name, shape in model.shapes.items()}
     mu, sigma = model.moments(weights, data.u, data.y, data.index)
-    from pyro_deeponet.elbo import gaussian_log_likelihood
-
     found = gaussian_log_likelihood(model, weights, data.u, data.y, data.s, data.index)
     torch.testing.assert_close(found, dist.Normal(mu, sigma).log_prob(data.s).sum())
     mask = torch.rand(data.s.shape) < 0.5
     masked = gaussian_log_likelihood(model, weights, data.u, data.y, data.s, data.index, mask)
     torch.testing.assert_close(masked, dist.Normal(mu, sigma).log_prob(data.s)[:, mask].sum())
-    assert math.isfinite(found.item())
 
 
 def test_a_guide_of_another_class_with_its_own_start():
     model, _, data, _ = case(torch.float32, "dot")
     guide = make_guide(partial(AutoDiagonalNormal, init_scale=0.05), model)
     start_guide(guide, model.start())
-    assert torch.isfinite(
-        torch.tensor(DeepONetELBO(2).loss(model, guide, data.u, data.y, data.s, data.index))
-    )
+    assert math.isfinite(DeepONetELBO(2).loss(model, guide, data.u, data.y, data.s, data.index))
     with pytest.raises(ValueError, match="'normal', 'diagonal'"):
         make_guide("gaussian", model)
     with pytest.raises(TypeError, match="expected a guide that is a module"):
