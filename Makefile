@@ -5,7 +5,7 @@ VENV   ?= .venv
 OUT    ?= results
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo paper best test lint format bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -13,8 +13,14 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PYTHON=python3.x (3.10 or newer), VENV=path, OUT=folder for figures and results"
 
-demo: $(VENV)/.installed-base ## draw and plot inputs and solutions of the four operators
-	@$(BIN)/python -m experiments.demo --out $(OUT)/demo
+demo: $(VENV)/.installed-base ## learn the anti-derivative operator: table and figures in two minutes
+	@$(BIN)/python -m experiments.antiderivative --preset quick --out $(OUT)/demo
+
+paper: $(VENV)/.installed-base ## run the paper's four problems with its settings, hours of work
+	@$(BIN)/python -m experiments.all --preset paper --out $(OUT)
+
+best: $(VENV)/.installed-base ## run them with our settings, hours of work
+	@$(BIN)/python -m experiments.all --preset best --out $(OUT)
 
 test: $(VENV)/.installed-test ## run the tests, examples in docstrings and README included
 	@$(BIN)/python -m pytest -q -n 2
@@ -30,6 +36,8 @@ format: $(VENV)/.installed-dev ## let ruff put the code in shape
 
 bench: $(VENV)/.installed-base ## measure speed and memory, minutes of work
 	@$(BIN)/python -m experiments.benchmarks.data
+	@$(BIN)/python -m experiments.benchmarks.step
+	@$(BIN)/python -m experiments.benchmarks.predict
 
 clean: ## remove .venv, caches and results
 	@rm -rf $(VENV) $(OUT) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build

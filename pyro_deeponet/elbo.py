@@ -15,7 +15,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_deeponet.guides import flat_sampler, site_names
-from pyro_deeponet.model import DeepONet
+from pyro_deeponet.model import DeepONet, whole_size
 
 __all__ = ["DeepONetELBO", "Temper", "gaussian_log_likelihood", "unflatten"]
 
@@ -132,10 +132,10 @@ class _Plan:
         s: Tensor,
         index: Tensor | None = None,
         mask: Tensor | None = None,
-        size: int | None = None,
+        size: int | tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Expected log-likelihood and KL divergence, estimated from `particles` draws."""
-        scale = 1.0 if size is None else size / u.shape[0]
+        scale = math.prod(whole_size(size, *s.shape)) / s.numel()
         weights = self.model.plain_weights()
         if self.draw is None:
             total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)

@@ -32,6 +32,7 @@ def fit(
     num_particles: int = 25,
     steps: int = 8000,
     batch_size: int = 100,
+    batch_points: int | None = None,
     lr: float = 3e-3,
     warm_start: int = 5000,
     kl_weight: float | Schedule = 1.0,
@@ -49,7 +50,7 @@ def fit(
 
     Two stages. The warm start trains all weights as plain parameters by least squares. Inference
     then maximises the evidence lower bound over the guide, which starts at those weights. Both
-    use Adam, random batches of functions with all their points, and a learning rate that falls
+    use Adam, random batches of functions and their points, and a learning rate that falls
     as half a cosine to a hundredth. A model with `prior=None` goes through the same two stages
     with no guide: its weights are trained by their likelihood. Parameters with
     `requires_grad=False` stay as they are.
@@ -65,6 +66,9 @@ def fit(
         num_particles: Weight samples a step.
         steps: Steps of inference.
         batch_size: Functions a step; the likelihood is scaled by `n / batch_size`.
+        batch_points: Points of each function a step, drawn anew each time, and the likelihood
+            scaled accordingly. `None`: all, up to 20 000 observations a batch, which keeps data on
+            a large grid affordable.
         lr: Learning rate at the start of each stage.
         warm_start: Steps of the warm start; 0 for none, and then weights that are plain parameters
             start from the values they have.
@@ -112,7 +116,7 @@ def fit(
         elbo=elbo or DeepONetELBO(num_particles),
         kl_weight=kl_weight if callable(kl_weight) else lambda progress: float(kl_weight),
         steps={"warm start": warm_start, "inference": steps},
-        batches=Batches(data, batch_size, seed),
+        batches=Batches(data, batch_size, batch_points, seed),
         optimizer=optimizer or partial(torch.optim.Adam, lr=lr, fused=True),
         clip_norm=clip_norm,
         validation=validation,
@@ -120,7 +124,7 @@ def fit(
         callback=callback,
     )
     if checkpoint is not None:
-        told = counts | {"lr": lr, "seed": seed} | run.fingerprint()
+        told = counts | {"lr": lr, "seed": seed, "batch_points": batch_points} | run.fingerprint()
         run.checkpoint = Checkpoint(Path(checkpoint), told)
     with isolated(like.device, seed), tqdm(total=steps + warm_start, disable=not progress) as bar:
         return run(seed, bar)

@@ -153,7 +153,8 @@ class Run:
             u, y, s, index, mask, *_ = self.batches(step)
             mu, _ = model.nodes(weights(), u, y, index)
             error = (mu - model.scaling.s(s)).square()
-            loss = error.mean() if mask is None else error[mask].mean()
+            real = torch.ones_like(error) if mask is None else mask.to(error)
+            loss = (error * real).sum() / real.sum().clamp_min(1)
             loss.backward()
             self.history.warm_start.append(loss.item())
             return self.history.warm_start[-1]

@@ -17,7 +17,7 @@ from pyro_deeponet.likelihoods import Heteroscedastic, Likelihood
 from pyro_deeponet.priors import Normal, Prior
 from pyro_deeponet.scaling import Scaling
 
-__all__ = ["DeepONet"]
+__all__ = ["DeepONet", "contract", "whole_size"]
 
 HEADS = ("dot", "features")
 SCALINGS = ("standard", "minmax")
@@ -229,7 +229,7 @@ class DeepONet(PyroModule):
         s: Tensor | None = None,
         index: Tensor | None = None,
         mask: Tensor | None = None,
-        size: int | None = None,
+        size: int | tuple[int, int] | None = None,
     ) -> Tensor:
         """The Pyro model: draw the weights, then observe `s`, or draw it.
 
@@ -239,8 +239,8 @@ class DeepONet(PyroModule):
             s: Outputs `(n, q)`, or `(n, m)` with `index`; `None` to draw them.
             index: Which locations belong to which function, `(n, m)`.
             mask: Which outputs are real.
-            size: Number of functions in the whole data set, when `u` is a minibatch of it; the
-                likelihood is scaled by `size / n`.
+            size: Number of functions in the whole data set, when `u` is a minibatch of it, or
+                numbers of functions and points; the likelihood is scaled accordingly.
 
         Returns:
             `s`, or a draw of it, `(*S, n, q or m)`.
@@ -248,12 +248,13 @@ class DeepONet(PyroModule):
         self.check_inputs(u, y)
         mu, sigma = self.moments(self.weights(), u, y, index)
         n, m = mu.shape[-2:]
-        batch = None if size is None else torch.arange(n, device=u.device)
+        all_n, all_m = whole_size(size, n, m)
+        batches = [torch.arange(count, device=u.device) for count in (n, m)]
         observation = dist.Normal(mu, sigma)
         if mask is not None:
             observation = observation.mask(mask)
-        functions = pyro.plate("functions", size or n, subsample=batch, dim=-2)
-        with functions, pyro.plate("points", m, dim=-1):
+        functions = pyro.plate("functions", all_n, subsample=batches[0], dim=-2)
+        with functions, pyro.plate("points", all_m, subsample=batches[1], dim=-1):
             return pyro.sample("s", observation, obs=s)
 
     def example(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -285,6 +286,18 @@ class DeepONet(PyroModule):
             f"{act}, head {self.head_kind}, {sum(s.numel() for s in self.shapes.values())} weights"
             f"{'' if self.sampled_shapes() else ', deterministic'})"
         )
+
+
+def whole_size(size: int | tuple[int, int] | None, n: int, m: int) -> tuple[int, int]:
+    """Functions and points of the data set of which a batch of `n` functions x `m` points is.
+
+    Examples:
+        >>> whole_size(None, 5, 7), whole_size(100, 5, 7), whole_size((100, 50), 5, 7)
+        ((5, 7), (100, 7), (100, 50))
+    """
+    if size is None:
+        return n, m
+    return (size, m) if isinstance(size, int) else size
 
 
 def contract(b: Tensor, t: Tensor, index: Tensor | None = None) -> Tensor:

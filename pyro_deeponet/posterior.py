@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import pyro
 import torch
 from pyro.infer import Predictive
-from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
+from pyro_deeponet import serialization
 from pyro_deeponet.arrays import ArrayLike, check_finite, check_matrix, to_tensor
+from pyro_deeponet.calibration import Calibration, conformal_quantile
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.elbo import unflatten
-from pyro_deeponet.guides import flat_sampler, site_names
+from pyro_deeponet.drawing import check_weights, choose, draw, repeat, seeded
+from pyro_deeponet.guides import Guide
 from pyro_deeponet.history import History
+from pyro_deeponet.layers import Activation
+from pyro_deeponet.likelihoods import Likelihood
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.prediction import Network, Prediction
+from pyro_deeponet.priors import Prior
 
 __all__ = ["Calibration", "Posterior"]
 
 #: Bytes that a prediction may hold beside its results, unless told: a quarter of a GiB.
 MAX_MEMORY = 2**28
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A correction of the predictive spread.
-
-    Args:
-        factor: What the predictive standard deviation is multiplied by.
-        level: Coverage for which the factor was chosen.
-        functions: Number of held-out functions it rests on.
-    """
-
-    factor: float
-    level: float
-    functions: int
 
 
 class Posterior:
@@ -57,6 +45,13 @@ class Posterior:
         weights: Samples by name, each `(S, ...)`, instead of a guide.
         history: What happened during the fit.
         calibration: A correction of the spread, see `calibrate`.
+
+    Examples:
+        >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+        >>> networks = {name: torch.zeros(10, *shape) for name, shape in model.shapes.items()}
+        >>> posterior = Posterior(model, weights=networks)
+        >>> posterior.predict(torch.zeros(3, 4), torch.zeros(5, 1))
+        Prediction(3 functions x 5 points, mixture of 10 weight samples)
     """
 
     def __init__(
@@ -68,6 +63,13 @@ class Posterior:
         history: History | None = None,
         calibration: Calibration | None = None,
     ) -> None:
+        if (guide is None) == (weights is None) and (model.sampled_shapes() or guide is not None):
+            raise ValueError(
+                "pass guide=, a fitted guide, or weights=, samples by name: "
+                f"{'both were given' if guide is not None else 'the weights have priors'}"
+            )
+        if weights is not None:
+            check_weights(weights, model.sampled_shapes())
         self.model, self.guide, self.weights = model, guide, weights
         self.history = history or History()
         self.calibration = calibration
@@ -76,48 +78,36 @@ class Posterior:
     def sample_weights(self, num_samples: int = 100, seed: int | None = None) -> dict[str, Tensor]:
         """Draw networks.
 
+        From samples that are kept, those evenly spread over them are taken, whatever the seed;
+        where fewer are kept than asked for, they come again in turn.
+
         Args:
             num_samples: How many, `S`.
             seed: Chooses them; without it they come from torch's global random state.
 
         Returns:
             Weights by the name of their site, each `(S, ...)`.
+
+        Examples:
+            >>> model = DeepONet(sensors=4, coordinates=1, prior=None)
+            >>> Posterior(model).sample_weights(10)["head.bias"].shape
+            torch.Size([10, 2])
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}, expected at least 1")
-        with self._seeded(seed):
+        _check_count(num_samples)
+        with seeded(seed, self._device):
             drawn = self._draw(num_samples)
-        return {name: w.expand(num_samples, *w.shape[1:]) for name, w in drawn.items()}
+        return {name: repeat(w, num_samples) for name, w in drawn.items()}
 
     def _draw(self, num_samples: int) -> dict[str, Tensor]:
-        """Weights by name, `(S, ...)`; those that are the same in all samples `(1, ...)`."""
+        """Weights by name, `(S, ...)`, or fewer; those the same in all samples `(1, ...)`."""
         drawn = {name: w.detach()[None] for name, w in self.model.plain_weights().items()}
         if self.weights is not None:
-            return drawn | _choose(self.weights, num_samples)
-        if self.guide is None:
-            return drawn
-        sampled = self.model.sampled_shapes()
-        draw = flat_sampler(self.guide, sampled)
-        if draw is not None:
-            flat, _ = draw(num_samples)
-            return drawn | unflatten(flat, {name: sampled[name] for name in site_names(self.guide)})
-        arguments = self.model.example()
-        with pyro.get_param_store().scope():
-            if not isinstance(self.guide, AutoGuide):
-                return drawn | Predictive(self.guide, num_samples=num_samples)(*arguments)
-            with pyro.plate("samples", num_samples, dim=-3):
-                values = self.guide(*arguments)
-        return drawn | {name: v.squeeze(1).squeeze(1) for name, v in values.items()}
+            return drawn | choose(self.weights, num_samples)
+        return drawn if self.guide is None else drawn | draw(self.model, self.guide, num_samples)
 
-    @contextlib.contextmanager
-    def _seeded(self, seed: int | None) -> Iterator[None]:
-        if seed is None:
-            yield
-            return
-        device = self.model.head.like.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            yield
+    @property
+    def _device(self) -> torch.device:
+        return self.model.head.like.device
 
     def predict(
         self,
@@ -143,8 +133,15 @@ class Posterior:
         Returns:
             A `Prediction` with values `(n, q)`, or `(n, m)` for indexed data, of the kind (tensor
             or numpy array) that `u` was.
+
+        Examples:
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(np.zeros((3, 4)), np.zeros((5, 1)))
+            >>> p.mean.shape, p.interval(0.95)[0].shape
+            ((3, 5), (3, 5))
         """
-        network, mask, numpy = self._network(u, y, num_samples, seed, max_memory)
+        with seeded(seed, self._device):
+            network, mask, numpy = self._network(u, y, num_samples, max_memory)
         return Prediction(network, mask, numpy)
 
     @torch.no_grad()
@@ -167,15 +164,21 @@ class Posterior:
 
         Returns:
             `(S, n, q)`, a tensor or a numpy array as `u` was.
+
+        Examples:
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> posterior.sample(torch.zeros(3, 4), torch.zeros(5, 1), num_samples=7).shape
+            torch.Size([7, 3, 5])
         """
         if kind not in ("observation", "function"):
             raise ValueError(f"kind is {kind!r}, expected 'observation' or 'function'")
-        network, _, numpy = self._network(u, y, num_samples, seed, MAX_MEMORY)
-        out = network.u.new_empty(num_samples, *network.shape)
-        with self._seeded(None if seed is None else seed + 1):
+        with seeded(seed, self._device):
+            network, _, numpy = self._network(u, y, num_samples, MAX_MEMORY)
+            out = network.u.new_empty(num_samples, *network.shape)
             for where, mu, sigma in network.blocks("sampling"):
+                mu = repeat(mu, num_samples)
                 if kind == "observation":
-                    mu = torch.normal(mu.expand(num_samples, *mu.shape[1:]), sigma)
+                    mu = torch.addcmul(mu, repeat(sigma, num_samples), torch.randn_like(mu))
                 out[:, where[0], where[1]] = mu
         return out.cpu().numpy() if numpy else out
 
@@ -184,6 +187,11 @@ class Posterior:
 
         It is called as the model is, `predictive(u, y)`, gives site `s` with observation noise,
         and knows nothing of `calibrate`. Its weights are drawn once, here.
+
+        Examples:
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> posterior.predictive(10)(torch.zeros(3, 4), torch.zeros(5, 1))["s"].shape
+            torch.Size([10, 3, 5])
         """
         weights = self.sample_weights(num_samples, seed)
         sampled = {k: v for k, v in weights.items() if k not in self.model.plain_weights()}
@@ -219,6 +227,13 @@ class Posterior:
         Returns:
             A posterior with the same weights. `std`, `interval`, `quantile`, `cdf`, `log_prob` and
             `sample` of it spread `factor` times as far about the mean.
+
+        Examples:
+            >>> model = DeepONet(sensors=1, coordinates=1, prior=None)
+            >>> u, y = torch.randn(100, 1), torch.zeros(1, 1)
+            >>> observed = OperatorData(u, y, Posterior(model).sample(u, y, num_samples=1)[0])
+            >>> Posterior(model).calibrate(observed)
+            Posterior(DeepONet(...), calibrated: std x ... for 95% on 100 functions)
         """
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a number between 0 and 1")
@@ -228,29 +243,85 @@ class Posterior:
                 f"{n} held-out functions cannot vouch for a level of {level}: "
                 f"at least {math.ceil(level / (1 - level))} are needed"
             )
-        plain = Posterior(self.model, self.guide, weights=self.weights)
+        plain = self._with(None)
         p = plain.predict(held_out, num_samples=num_samples, seed=seed)
-        score = (held_out.s.to(p.mean) - p.mean).abs() / p.std
-        real = torch.ones_like(score) if p.mask is None else p.mask.to(score)
-        weight = (real / real.sum(1, keepdim=True) / (n + 1)).flatten().double()
-        order = score.flatten().argsort()
-        reached = weight[order].cumsum(0) >= level * (1 - 1e-12)
-        quantile = score.flatten()[order][int(reached.nonzero()[0])]
-        factor = float(quantile) / NormalDist().inv_cdf((1 + level) / 2)
+        quantile = conformal_quantile((held_out.s.to(p.mean) - p.mean) / p.std, p.mask, level)
+        factor = quantile / NormalDist().inv_cdf((1 + level) / 2)
+        return self._with(Calibration(factor, level, n))
+
+    def _with(self, calibration: Calibration | None) -> Posterior:
         return Posterior(
             self.model,
             self.guide,
             weights=self.weights,
             history=self.history,
-            calibration=Calibration(factor, level, n),
+            calibration=calibration,
         )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the posterior to one file: model, scaling, guide or weights, history, calibration.
+
+        The file holds plain values and tensors only. It takes the place of an older one when it is
+        complete. A prior, guide, activation or likelihood of your own is not in it, and must be
+        passed to `load`.
+
+        Args:
+            path: The file; its folder is created when missing.
+
+        Returns:
+            The path written.
+
+        Examples:
+            >>> import tempfile
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = posterior.save(f"{folder}/net.pt")
+            ...     Posterior.load(path)
+            Posterior(DeepONet(4 sensors, 1 coordinate, ...deterministic))
+        """
+        parts = self.model, self.guide, self.weights, self.history, self.calibration
+        return serialization.write(path, *parts)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        prior: Prior | None = None,
+        guide: Guide | None = None,
+        activation: Activation | None = None,
+        likelihood: Likelihood | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Posterior:
+        """Read a posterior from a file that `save` wrote. Nothing in the file is run.
+
+        Args:
+            path: The file.
+            prior: The prior, where it was a callable of your own.
+            guide: The callable `model -> guide`, likewise.
+            activation: The activation, likewise.
+            likelihood: The likelihood, likewise; its parameters are read from the file.
+            device: Where the posterior goes; the CPU unless told.
+            dtype: Its float type; that of the file unless told.
+
+        Returns:
+            The posterior. With the same seed it predicts as the one that was saved.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged or something else, or needs what was not passed.
+        """
+        own = {
+            "prior": prior, "guide": guide, "activation": activation, "likelihood": likelihood
+        }  # fmt: skip
+        return cls(**serialization.read(path, own, device, dtype))
 
     def _network(
         self,
         u: ArrayLike | OperatorData,
         y: ArrayLike | None,
         num_samples: int,
-        seed: int | None,
         max_memory: int,
     ) -> tuple[Network, Tensor | None, bool]:
         """Check the inputs and draw the weights."""
@@ -271,11 +342,12 @@ class Posterior:
         self.model.check_inputs(functions, locations)
         for name, tensor in (("u", functions), ("y", locations)):
             check_finite(name, tensor)
+            if not len(tensor):
+                raise ValueError(f"{name} is empty, expected at least one row")
         if max_memory < 1:
             raise ValueError(f"max_memory is {max_memory} bytes, expected a positive number")
-        if num_samples < 1:
-            raise ValueError(f"num_samples is {num_samples}, expected at least 1")
-        with torch.no_grad(), self._seeded(seed):
+        _check_count(num_samples)
+        with torch.no_grad():
             weights = self._draw(num_samples)
         network = Network(
             model=self.model,
@@ -302,8 +374,6 @@ class Posterior:
         return f"Posterior({', '.join(parts)})"
 
 
-def _choose(weights: Mapping[str, Tensor], num_samples: int) -> dict[str, Tensor]:
-    """At most `num_samples` of the samples kept, evenly spread over them."""
-    kept = next(iter(weights.values())).shape[0]
-    chosen = torch.linspace(0, kept - 1, min(num_samples, kept)).round().long()
-    return {name: w[chosen.to(w.device)] for name, w in weights.items()}
+def _check_count(num_samples: int) -> None:
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}, expected at least 1")

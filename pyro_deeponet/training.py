@@ -35,6 +35,8 @@ __all__ = [
 
 #: Where the learning rate ends, as a fraction of where it starts.
 FINAL_LR = 0.01
+#: Most observations in a batch unless told: more would cost time and tell little more.
+BATCH_POINTS = 20_000
 #: How often a checkpoint is written in a stage.
 CHECKPOINTS = 10
 CHECKPOINT_FORMAT = "pyro_deeponet.checkpoint.1"
@@ -67,16 +69,19 @@ def isolated(device: torch.device, seed: int | None = None) -> Iterator[None]:
 
 
 class Batches:
-    """Random minibatches of functions, told by the number of the step alone.
+    """Random minibatches of functions and of their points, told by the number of the step alone.
 
     Args:
         data: The training data.
         size: Functions in a batch.
+        points: Points of each function in a batch; `None` for as many as `BATCH_POINTS` allows.
         seed: Chooses the order.
     """
 
-    def __init__(self, data: OperatorData, size: int, seed: int) -> None:
+    def __init__(self, data: OperatorData, size: int, points: int | None, seed: int) -> None:
         self.data, self.size, self.seed = data, min(size, len(data)), seed
+        allowed = max(1, BATCH_POINTS // self.size) if points is None else points
+        self.points = min(allowed, data.s.shape[1])
         self.per_epoch = len(data) // self.size
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.long)
@@ -84,17 +89,29 @@ class Batches:
     def __call__(self, step: int) -> tuple[Any, ...]:
         """The arguments of `DeepONet.forward` for one step."""
         d = self.data
-        if self.size == len(d):
+        n, m = d.s.shape
+        if (self.size, self.points) == (n, m):
             return d.u, d.y, d.s, d.index, d.mask
+        rows = slice(None) if self.size == n else self._rows(step)
+        u, y, s = d.u[rows], d.y, d.s[rows]
+        index = None if d.index is None else d.index[rows]
+        mask = None if d.mask is None else d.mask[rows]
+        if self.points < m:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            columns = torch.randperm(m, generator=generator)[: self.points].to(s.device)
+            s, mask = s[:, columns], None if mask is None else mask[:, columns]
+            y, index = (y[columns], None) if index is None else (y, index[:, columns])
+        return u, y, s, index, mask, (n, m)
+
+    def _rows(self, step: int) -> Tensor:
+        """The functions of a step: in each epoch a new random order is cut into batches."""
+        d = self.data
         epoch, position = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             self._order = torch.randperm(len(d), generator=generator).to(d.u.device)
             self._epoch = epoch
-        rows = self._order[position * self.size : (position + 1) * self.size]
-        index = None if d.index is None else d.index[rows]
-        mask = None if d.mask is None else d.mask[rows]
-        return d.u[rows], d.y, d.s[rows], index, mask, len(d)
+        return self._order[position * self.size : (position + 1) * self.size]
 
 
 @dataclass

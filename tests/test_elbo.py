@@ -204,6 +204,26 @@ def test_minibatch_losses_average_to_the_full_one():
     assert sum(batches) / len(batches) == pytest.approx(loss([0, 1, 2, 3]), rel=1e-10)
 
 
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("stock", [True, False])
+def test_losses_of_some_points_average_to_the_full_one(indexed, stock):
+    model, guide, data, _ = case(torch.float64, "dot")
+    if not indexed:
+        data = OperatorData(data.u, data.y[:3], data.s)
+    elbo = (
+        Trace_ELBO(3, vectorize_particles=True, max_plate_nesting=2) if stock else DeepONetELBO(3)
+    )
+
+    def loss(columns):
+        torch.manual_seed(5)
+        y, index = (data.y, data.index[:, columns]) if indexed else (data.y[columns], None)
+        with pyro.get_param_store().scope():
+            return elbo.loss(model, guide, data.u, y, data.s[:, columns], index, None, (4, 3))
+
+    batches = [loss([0, 1]), loss([0, 2]), loss([1, 2])]
+    assert sum(batches) / 3 == pytest.approx(loss([0, 1, 2]), rel=1e-10)
+
+
 def test_kl_weight_scales_the_divergence_alone():
     model, guide, data, _ = case(torch.float64, "dot")
     arguments = data.u, data.y, data.s, data.index

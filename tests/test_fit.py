@@ -19,6 +19,7 @@ from pyro_deeponet import DeepONet, OperatorData, fit, likelihoods
 from pyro_deeponet.elbo import unflatten
 from pyro_deeponet.guides import GUIDES, site_names
 from pyro_deeponet.metrics import nmse
+from pyro_deeponet.training import Batches
 
 
 def sums(n=60, seed=0, coordinates=1, noise=0.0):
@@ -123,6 +124,39 @@ def test_ragged_points_and_missing_values():
     assert ragged.mask is not None
     for observed in (ragged, OperatorData(data.u, data.y, data.s, mask=mask)):
         assert error(quickly(observed), sums(seed=0)) < 0.01
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_batches_of_functions_and_points(indexed):
+    data = sums(20)
+    if indexed:
+        data = OperatorData(data.u, data.y, data.s[:, :6], torch.arange(6).expand(20, 6))
+    m = data.s.shape[1]
+    batches = Batches(data, 5, 4, seed=0)
+    seen, columns = [], set()
+    for step in range(8):
+        u, y, s, index, mask, size = batches(step)
+        assert (u.shape, s.shape, mask, size) == ((5, 3), (5, 4), None, (20, m))
+        seen.append(u)
+        where = y if index is None else y[index[0]]
+        columns |= {tuple(row.tolist()) for row in where}
+        rows = [int((data.u == row).all(1).nonzero()) for row in u]
+        at = [int((data.y == row).all(1).nonzero()) for row in where]
+        assert torch.equal(s, data.s[rows][:, at])
+    for epoch in (torch.cat(seen[:4]), torch.cat(seen[4:])):  # every function once
+        assert sorted(epoch.tolist()) == sorted(data.u.tolist())
+    assert not torch.equal(torch.cat(seen[:4]), torch.cat(seen[4:]))
+    assert len(columns) == m
+    assert torch.equal(Batches(data, 5, 4, seed=0)(6)[2], batches(6)[2])
+
+
+def test_data_on_a_large_grid_are_learnt_from_some_points_at_a_time():
+    rng = np.random.default_rng(0)
+    u, y = rng.normal(size=(100, 3)), rng.random((5000, 2))
+    data = OperatorData(u, y, u.sum(1, keepdims=True) * np.linalg.norm(y, axis=1))
+    data = data.to(torch.float32)
+    assert Batches(data, 100, None, seed=0)(0)[2].shape == (100, 200)
+    assert error(quickly(data), data.subset(slice(0, 20))) < 0.02
 
 
 def test_few_functions_and_large_batches():

@@ -1,0 +1,187 @@
+"""Time and memory of predictions: `python -m experiments.benchmarks.predict`.
+
+Untrained networks with random weights: what they say costs as much as what trained ones say.
+
+1. Mean and standard deviation of the anti-derivative net, against stock `Predictive` on the rows of
+   the paper, every input function repeated for each of its points. Stock is measured on a fraction
+   of the functions and scaled.
+2. The diffusion-reaction net on its whole grid, in a process of its own, and the bare products of
+   branch and trunk features that it cannot do without, in the same tiles. Nor can it do without
+   the noise level of each of those numbers, a softplus, which is timed beside them.
+3. Intervals of the mixture itself.
+
+The two sides of a ratio take turns, so that a busy machine slows both alike. Exits with 1 when a
+bar is missed. All cores are used; set `OMP_NUM_THREADS` to use fewer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import Predictive
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyro_deeponet import DeepONet, Posterior
+from pyro_deeponet.prediction import BLOCK
+
+__all__ = ["against_matmuls", "against_stock", "intervals", "main"]
+
+SAMPLES = 100
+MIN_SPEEDUP = 50.0
+MAX_MATMULS = 4.0
+MAX_MEMORY = 2048.0  # MiB
+MAX_SECONDS = 5.0
+
+
+def random_posterior(model: DeepONet) -> Posterior:
+    """A posterior that scatters about the weights from which training would start."""
+    torch.manual_seed(0)
+    start = model.start()
+    return Posterior(
+        model, weights={k: w + 0.05 * torch.randn(SAMPLES, *w.shape) for k, w in start.items()}
+    )
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def rows_model(model: DeepONet) -> Callable[[Tensor, Tensor], Tensor]:
+    """The network as one writes it down from the paper, a row an observation."""
+
+    def weight(name: str) -> Tensor:
+        shape = model.shapes[name]
+        drawn: Tensor = pyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
+        return drawn
+
+    def net(name: str, x: Tensor, depth: int) -> Tensor:
+        for i in range(depth):
+            x = x @ weight(f"{name}.{i}.weight").T + weight(f"{name}.{i}.bias")
+            x = torch.relu(x) if i < depth - 1 else x
+        return x
+
+    def rows(u: Tensor, y: Tensor) -> Tensor:
+        b = net("branch", u, len(model.branch_sizes))
+        t = net("trunk", y, len(model.trunk_sizes))
+        product = (b * t).sum(1, keepdim=True)
+        out = product @ weight("head.weight").T + weight("head.bias")
+        with pyro.plate("rows", len(u)):
+            drawn: Tensor = pyro.sample("s", dist.Normal(out[:, 0], softplus(out[:, 1]) + 1e-6))
+            return drawn
+
+    return rows
+
+
+def against_stock(functions: int, fraction: int, turns: int) -> tuple[float, float]:
+    """Seconds of ours for all functions, and of stock `Predictive` scaled to all functions."""
+    model = DeepONet(sensors=100, coordinates=1, branch=(30,) * 3, trunk=(30,) * 3)
+    posterior = random_posterior(model)
+    u, y = torch.randn(functions, 100), torch.linspace(0, 1, 100)[:, None]
+    part = functions // fraction
+    stock = Predictive(rows_model(model), posterior_samples=posterior.sample_weights(SAMPLES))
+
+    def stock_moments() -> tuple[Tensor, Tensor]:
+        s = stock(u[:part].repeat_interleave(len(y), 0), y.repeat(part, 1))["s"]
+        return s.mean(0), s.std(0)
+
+    def our_moments() -> tuple[Tensor, Tensor]:
+        p = posterior.predict(u, y)
+        return p.mean, p.std
+
+    p = posterior.predict(u[:part], y)
+    # The weights are the same, so that the means differ by the noise that stock draws.
+    error = (stock_moments()[0] - p.mean.flatten()) / p.aleatoric_std.flatten()
+    error = error.abs() * math.sqrt(SAMPLES)
+    if not 0.7 < error.mean() < 0.9:  # 0.8 for a normal distribution
+        raise RuntimeError(f"stock and ours disagree: {error.mean():.2f} standard errors")
+    ours, theirs = zip(
+        *((seconds(our_moments), seconds(stock_moments)) for _ in range(turns)), strict=True
+    )
+    return min(ours), min(theirs) * fraction
+
+
+def against_matmuls(functions: int, pieces: int) -> tuple[float, float, float, float]:
+    """Seconds of ours, of the bare matrix products and of as many softplus, and the peak in MiB."""
+    model = DeepONet(sensors=100, coordinates=2, branch=(25,) * 4, trunk=(25,) * 4)
+    posterior = random_posterior(model)
+    axis = torch.linspace(0, 1, 100)
+    u, y = torch.randn(functions, 100), torch.cartesian_prod(axis, axis)
+    posterior.predict(u[:100], y[:100])
+    side = math.isqrt(BLOCK // SAMPLES)
+    part = functions // pieces
+    b, t = torch.randn(SAMPLES, part, 25), torch.randn(SAMPLES, len(y), 25)
+
+    def tiles(work: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            for i in range(0, part, side):
+                for j in range(0, len(y), side):
+                    work(b[:, i : i + side], t[:, j : j + side].mT)
+
+        return run
+
+    delta = torch.randn(SAMPLES, side, side)
+    multiply = tiles(torch.matmul)
+    noise = tiles(lambda b, t: softplus(delta[:, : b.shape[1], : t.shape[2]]))
+    bare = level = 0.0
+    for turn in range(pieces):
+        if turn == pieces // 2:
+            ours = seconds(lambda: posterior.predict(u, y).std)
+        bare, level = bare + seconds(multiply), level + seconds(noise)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return ours, bare, level, peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def intervals(functions: int) -> float:
+    """Seconds of 95 % intervals of the mixture at 100 points a function."""
+    model = DeepONet(sensors=100, coordinates=1, branch=(30,) * 3, trunk=(30,) * 3)
+    p = random_posterior(model).predict(torch.randn(functions, 100), torch.rand(100, 1))
+    return seconds(lambda: p.interval(0.95, method="mixture"))
+
+
+def main() -> int:
+    """Print the table; return 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser.add_argument("--functions", type=int, default=10_000, help="in cases 1 and 2")
+    n = parser.parse_args().functions
+    missed = []
+
+    def bar(text: str, met: bool) -> None:
+        missed.append(not met)
+        print(f"  {text}: {'met' if met else 'MISSED'}", flush=True)
+
+    print(f"1. {n} functions x 100 times x {SAMPLES} samples, mean and std", flush=True)
+    ours, stock = against_stock(n, fraction=50, turns=3)
+    print(f"  ours {ours:.2f} s, stock {stock:.1f} s (a fiftieth of the functions, times 50)")
+    bar(f"{stock / ours:.0f}x faster, at least {MIN_SPEEDUP:.0f}x", stock / ours >= MIN_SPEEDUP)
+
+    print(f"2. {n} functions x 100 x 100 grid x {SAMPLES} samples, mean and std", flush=True)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        ours, bare, level, memory = pool.submit(against_matmuls, n, 10).result()
+    print(f"  ours {ours:.1f} s; bare matrix products {bare:.1f} s, softplus {level:.1f} s")
+    print(f"  {ours / (bare + level):.1f}x the products with the softplus")
+    bar(f"{memory:.0f} MiB, at most {MAX_MEMORY:.0f}", memory <= MAX_MEMORY)
+    bar(f"{ours / bare:.1f}x the products, at most {MAX_MATMULS:.0f}x", ours / bare <= MAX_MATMULS)
+
+    print(f"3. 1000 functions x 100 points x {SAMPLES} samples, intervals of the mixture")
+    took = intervals(1000)
+    bar(f"{took:.2f} s, at most {MAX_SECONDS:.0f} s", took <= MAX_SECONDS)
+    return int(any(missed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
