@@ -27,7 +27,7 @@ import pyro.distributions as dist
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_value
-from pyro.optim import Adam
+from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
@@ -69,7 +69,9 @@ def plain_recipe(model: DeepONet, data: OperatorData) -> Step:
             pyro.sample("s", dist.Normal(out[:, 0], softplus(out[:, 1]) + 1e-6), obs=s)
 
     guide = AutoNormal(rows, init_loc_fn=init_to_value(values=model.start()), init_scale=1e-3)
-    svi = SVI(rows, guide, Adam({"lr": 1e-4}), Trace_ELBO(num_particles=PARTICLES))
+    svi = SVI(
+        rows, guide, PyroOptim(torch.optim.Adam, {"lr": 1e-4}), Trace_ELBO(num_particles=PARTICLES)
+    )
     return partial(svi.step, u, y, model.scaling.s(s))
 
 
