@@ -19,7 +19,7 @@ from pyro_deeponet.guides import Guide
 from pyro_deeponet.inference import Diverged, Optimizer, Run, Schedule, State
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.posterior import Posterior
-from pyro_deeponet.training import Batches, Checkpoint, isolated
+from pyro_deeponet.training import Batches, Checkpoint, isolated, threads_for
 
 __all__ = ["Diverged", "State", "fit"]
 
@@ -30,7 +30,7 @@ def fit(
     guide: Guide = "normal",
     *,
     num_particles: int = 25,
-    steps: int = 8000,
+    steps: int = 4000,
     batch_size: int = 100,
     batch_points: int | None = None,
     lr: float = 3e-3,
@@ -126,8 +126,25 @@ def fit(
     if checkpoint is not None:
         told = counts | {"lr": lr, "seed": seed, "batch_points": batch_points} | run.fingerprint()
         run.checkpoint = Checkpoint(Path(checkpoint), told)
-    with isolated(like.device, seed), tqdm(total=steps + warm_start, disable=not progress) as bar:
+    work = num_particles * _multiplications(model, run.batches(0))
+    with (
+        isolated(like.device, seed),
+        threads_for(work),
+        tqdm(total=steps + warm_start, disable=not progress) as bar,
+    ):
         return run(seed, bar)
+
+
+def _multiplications(model: DeepONet, batch: tuple[Any, ...]) -> int:
+    """About how many it takes to evaluate the network once at a batch."""
+    (n, _), q = batch[2].shape, batch[1].shape[0]
+    rows = {"branch": n, "trunk": q}
+    nets = sum(
+        rows[name.split(".")[0]] * shape.numel()
+        for name, shape in model.shapes.items()
+        if not name.startswith("head")
+    )
+    return nets + n * q * model.branch_sizes[-1]
 
 
 def _check(

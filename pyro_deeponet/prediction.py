@@ -103,49 +103,62 @@ class Network:
 
     def _grid(self) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
         """Tiles of functions x locations; the features of many are made at once."""
-        model, weights = self.model, self.weights
         (n, q), features, numbers = self.shape, *self._budget()
         rows, columns = min(n, features), min(q, features)
-        b_size = max(1, min(columns, math.isqrt(numbers)))
-        a_size = max(1, min(rows, numbers // b_size))
-        t = model.trunk_features(weights, self.y[:columns])
+        b_size = math.ceil(columns / math.ceil(columns / math.isqrt(numbers)))  # tiles of one size
+        a_size = min(rows, numbers // b_size)
+        t = self._features(self.model.trunk_features, self.y[:columns])
         for i in range(0, n, rows):
-            b = model.branch_features(weights, self.u[i : i + rows])
+            b = self._features(self.model.branch_features, self.u[i : i + rows])
             for j in range(0, q, columns):
                 if columns < q:
-                    t = model.trunk_features(weights, self.y[j : j + columns])
+                    t = self._features(self.model.trunk_features, self.y[j : j + columns])
                 for r in range(0, b.shape[1], a_size):
                     for c in range(0, t.shape[1], b_size):
                         tile = b[:, r : r + a_size], t[:, c : c + b_size]
                         where = _block(i + r, tile[0]), _block(j + c, tile[1])
-                        yield where, model.combine(weights, *tile)
+                        yield where, self.model.combine(self.weights, *tile)
 
     def _indexed(self, index: Tensor) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
         """Groups of functions with their points; the features of a small grid are made once."""
-        model, weights = self.model, self.weights
         (n, m), features, numbers = self.shape, *self._budget()
         columns = min(m, features, numbers)
-        picked = min(self.y.shape[0], 2 * columns * model.branch_sizes[-1])  # see model.contract
+        width = self.model.branch_sizes[-1]
+        picked = min(len(self.y), 2 * columns * width)  # numbers a function, see model.contract
         rows = max(1, min(features // columns, numbers // picked))
         shared = len(self.y) <= features
-        t = model.trunk_features(weights, self.y[: features if shared else 0])
+        t = self._features(self.model.trunk_features, self.y if shared else self.y[:1])
         for i in range(0, n, rows):
-            b = model.branch_features(weights, self.u[i : i + rows])
+            b = self._features(self.model.branch_features, self.u[i : i + rows])
             for j in range(0, m, columns):
                 part = index[i : i + rows, j : j + columns]
                 where = slice(i, i + part.shape[0]), slice(j, j + part.shape[1])
                 if not shared:
                     used, part = torch.unique(part, return_inverse=True)
-                    t = model.trunk_features(weights, self.y[used])
-                yield where, model.combine(weights, b, t, part)
+                    t = self._features(self.model.trunk_features, self.y[used])
+                yield where, self.model.combine(self.weights, b, t, part)
+
+    def _features(self, net: Callable[..., Tensor], x: Tensor) -> Tensor:
+        """What a net makes of functions or locations, `(S, rows, p)`, in blocks of rows."""
+        widest = max(*self.model.branch_sizes, *self.model.trunk_sizes)
+        limit = min(BLOCK, self.max_memory // (16 * x.element_size()))
+        parts = x.split(max(1, limit // (self.samples * widest)))
+        first = net(self.weights, parts[0])
+        if len(parts) == 1:
+            return first
+        out = first.new_empty(first.shape[0], len(x), first.shape[2])
+        start = 0
+        for part in parts:
+            out[:, start : start + len(part)] = net(self.weights, part) if start else first
+            start += len(part)
+        return out
 
     def _budget(self) -> tuple[int, int]:
         """How many functions' or locations' features, and how many points, to hold at once."""
         size = self.samples * self.u.element_size()
-        widest = max(*self.model.branch_sizes, *self.model.trunk_sizes)
-        # A quarter of the memory for the features of either net, with the layer before, and a
-        # quarter for the block and the handful of temporaries that are made of it.
-        features = self.max_memory // (4 * 3 * size * widest)
+        # A quarter of the memory each for the features of either net, for what comes before
+        # them, and for the block and the handful of temporaries that are made of it.
+        features = self.max_memory // (4 * size * self.model.branch_sizes[-1])
         numbers = min(BLOCK // self.samples, self.max_memory // (4 * 6 * size))
         return max(1, features), max(1, numbers)
 

@@ -15,6 +15,7 @@ def global_state():
         "grad enabled": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "pyro settings": pyro.settings.get(),
+        "threads": torch.get_num_threads(),
         "parameter store": sorted(pyro.get_param_store().keys()),
     }
 

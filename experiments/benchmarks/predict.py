@@ -122,14 +122,15 @@ def against_matmuls(functions: int, pieces: int) -> tuple[float, float, float, f
     u, y = torch.randn(functions, 100), torch.cartesian_prod(axis, axis)
     posterior.predict(u[:100], y[:100])
     side = math.isqrt(BLOCK // SAMPLES)
-    part = functions // pieces
-    b, t = torch.randn(SAMPLES, part, 25), torch.randn(SAMPLES, len(y), 25)
+    part, window = functions // pieces, 1000
+    b, t = torch.randn(SAMPLES, part, 25), torch.randn(SAMPLES, window, 25)
 
     def tiles(work: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
         def run() -> None:
             for i in range(0, part, side):
-                for j in range(0, len(y), side):
-                    work(b[:, i : i + side], t[:, j : j + side].mT)
+                for _ in range(0, len(y), window):
+                    for j in range(0, window, side):
+                        work(b[:, i : i + side], t[:, j : j + side].mT)
 
         return run
 
