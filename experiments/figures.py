@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from torch import Tensor
 
 from experiments.config import Config, Experiment
-from experiments.scoring import chunks, quiet
+from experiments.scoring import chunks
 from pyro_deeponet import OperatorData, Posterior, Prediction, metrics, plots
 from pyro_deeponet.plots.style import new_axes
 from pyro_deeponet.problems import SpaceTimeProblem
@@ -100,8 +100,7 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     if results.errors:
         wanted["nmse_against_functions"] = (_sizes, "NMSE against the number of training functions")
     for name, (function, _) in wanted.items():
-        with quiet():
-            axes = function(results)
+        axes = function(results)
         figure = axes.flat[0].figure if hasattr(axes, "flat") else axes.figure
         for suffix in ("png", "pdf"):
             figure.savefig(folder / f"{name}.{suffix}", dpi=130)

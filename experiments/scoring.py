@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,6 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_deeponet import OperatorData, Posterior, Prediction, metrics
-from pyro_deeponet import prediction as predicting
 from pyro_deeponet.problems import Problem
 
 __all__ = ["Scores", "Tally", "chunks", "rescaled", "score"]
@@ -158,13 +155,10 @@ def score(
     factor = 1.0 if calibrated.calibration is None else calibrated.calibration.factor
     raw = Posterior(calibrated.model, calibrated.guide, weights=calibrated.weights)
     done = 0
-    with (
-        tqdm(total=len(u), desc="scoring", unit=" functions", disable=not progress) as bar,
-        quiet(),
-    ):
+    with tqdm(total=len(u), desc="scoring", unit=" functions", disable=not progress) as bar:
         for data in chunks(problem, u, points):
             began = time.perf_counter()
-            p = raw.predict(data.u, data.y, num_samples, seed)
+            p = raw.predict(data.u, data.y, num_samples, seed, progress=False)
             found.seconds["vb"] += time.perf_counter() - began
             found.vb.add_error(p.mean, data.s)
             found.calibrated.add_error(p.mean, data.s)
@@ -172,25 +166,15 @@ def score(
             found.calibrated.add_intervals(rescaled(p, factor), data.s)
             if deterministic is not None:
                 began = time.perf_counter()
-                mean = deterministic.predict(data.u, data.y).mean
+                mean = deterministic.predict(data.u, data.y, progress=False).mean
                 found.seconds["deterministic"] += time.perf_counter() - began
                 found.deterministic.add_error(mean, data.s)
             if done < mixture_functions:
                 first = data.subset(slice(0, mixture_functions - done))
                 for posterior, tally in ((raw, found.vb), (calibrated, found.calibrated)):
-                    some = posterior.predict(first.u, first.y, num_samples, seed)
+                    some = posterior.predict(first.u, first.y, num_samples, seed, progress=False)
                     tally.add_mixture(some, first.s, lags)
             found.truth.append(data.s[:, list(locations)])
             done += len(data)
             bar.update(len(data))
     return found
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bar for each of many predictions; one for all of them says more."""
-    before, predicting.PATIENCE = predicting.PATIENCE, math.inf
-    try:
-        yield
-    finally:
-        predicting.PATIENCE = before

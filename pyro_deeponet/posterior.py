@@ -116,6 +116,7 @@ class Posterior:
         num_samples: int = 100,
         seed: int | None = None,
         max_memory: int = MAX_MEMORY,
+        progress: bool = True,
     ) -> Prediction:
         """The predictive distribution of new functions.
 
@@ -129,6 +130,7 @@ class Posterior:
             num_samples: Number of weight samples.
             seed: Chooses the weight samples.
             max_memory: Bytes.
+            progress: Whether a prediction that takes long shows a progress bar.
 
         Returns:
             A `Prediction` with values `(n, q)`, or `(n, m)` for indexed data, of the kind (tensor
@@ -141,7 +143,7 @@ class Posterior:
             ((3, 5), (3, 5))
         """
         with seeded(seed, self._device):
-            network, mask, numpy = self._network(u, y, num_samples, max_memory)
+            network, mask, numpy = self._network(u, y, num_samples, max_memory, progress)
         return Prediction(network, mask, numpy)
 
     @torch.no_grad()
@@ -323,6 +325,7 @@ class Posterior:
         y: ArrayLike | None,
         num_samples: int,
         max_memory: int,
+        progress: bool = True,
     ) -> tuple[Network, Tensor | None, bool]:
         """Check the inputs and draw the weights."""
         index = mask = None
@@ -357,6 +360,7 @@ class Posterior:
             index=None if index is None else index.to(like.device),
             factor=1.0 if self.calibration is None else self.calibration.factor,
             max_memory=max_memory,
+            progress=progress,
         )
         return network, mask, numpy
 

@@ -39,6 +39,7 @@ class Network:
         index: Which locations belong to which function, `(n, m)`.
         factor: Spread of the mixture about its mean, times that of the samples; see `calibrate`.
         max_memory: Bytes that the evaluation may hold beside its inputs and results.
+        progress: Whether work that takes long shows a progress bar.
     """
 
     model: DeepONet
@@ -48,6 +49,7 @@ class Network:
     index: Tensor | None
     factor: float
     max_memory: int
+    progress: bool = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,7 +98,10 @@ class Network:
         """The output nodes in network units, block by block, with a progress bar."""
         n, m = self.shape
         tiles = self._grid() if self.index is None else self._indexed(self.index)
-        with tqdm(total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True) as bar:
+        with tqdm(
+            total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True,
+            disable=not self.progress,
+        ) as bar:  # fmt: skip
             for where, (mu, delta) in tiles:
                 yield where, mu, delta
                 bar.update(mu[0].numel())
