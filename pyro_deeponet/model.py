@@ -57,7 +57,7 @@ class DeepONet(PyroModule):
         >>> model(torch.zeros(3, 4), torch.zeros(5, 1)).shape
         torch.Size([3, 5])
         >>> model
-        DeepONet(4 sensors, 1 coordinate, branch 8-8, trunk 8-8, relu, head dot, 228 weights)
+        DeepONet(4 sensors, 1 coordinate, branch 8-8, trunk 8-8, relu, head dot, 204 weights)
     """
 
     def __init__(

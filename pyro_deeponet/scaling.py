@@ -20,7 +20,7 @@ class Affine(nn.Module):
     Examples:
         >>> celsius = Affine(shift=32.0, scale=1.8)
         >>> celsius(torch.tensor([212.0])), celsius.inverse(torch.tensor([100.0]))
-        (tensor([100.0000]), tensor([212.]))
+        (tensor([100.]), tensor([212.]))
     """
 
     shift: Tensor
