@@ -167,18 +167,16 @@ def exponent(sizes: list[int], times: list[float]) -> float:
 
 def growth() -> dict[str, float]:
     """How the time of a step grows with particles, functions and points: fitted exponents."""
-    full = Antiderivative(n_times=400).dataset(4000, 200, seed=0)
+    full = Antiderivative(n_times=800).dataset(4000, seed=0)
     model = DeepONet.for_data(full)
 
     def part(functions: int, points: int) -> OperatorData:
-        data = full.subset(slice(0, functions))
-        assert data.index is not None
-        return OperatorData(data.u, data.y, data.s[:, :points], data.index[:, :points])
+        return OperatorData(full.u[:functions], full.y[:points], full.s[:functions, :points])
 
     families = {
-        "particles": [(n, partial(ours, model, part(1000, 20), n)) for n in (25, 50, 100, 200)],
-        "functions": [(n, partial(ours, model, part(n, 20))) for n in (500, 1000, 2000, 4000)],
-        "points": [(n, partial(ours, model, part(1000, n))) for n in (25, 50, 100, 200)],
+        "particles": [(n, partial(ours, model, part(500, 100), n)) for n in (25, 50, 100, 200)],
+        "functions": [(n, partial(ours, model, part(n, 100))) for n in (500, 1000, 2000, 4000)],
+        "points": [(n, partial(ours, model, part(500, n))) for n in (100, 200, 400, 800)],
     }
     found = {}
     for what, family in families.items():
