@@ -20,6 +20,10 @@ from pyro_deeponet.model import DeepONet, whole_size
 __all__ = ["DeepONetELBO", "Temper", "gaussian_log_likelihood", "unflatten"]
 
 
+#: Numbers (particles x functions x points) that a step evaluates at once.
+CHUNK = 2_000_000
+
+
 class Temper(Messenger):
     """Scales the log densities of all latent sites, and so the KL divergence, by a factor."""
 
@@ -83,6 +87,10 @@ class DeepONetELBO(Trace_ELBO):
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """The loss as a number, its gradients added to those of the parameters."""
+        plan = self._plan_for(model, guide)
+        if plan is not None and plan.draw is not None:
+            self.terms = plan.accumulate(self.num_particles, self.kl_weight, *args, **kwargs)
+            return self.kl_weight * self.terms[1] - self.terms[0]
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         loss.backward()
         return loss.item()
@@ -144,6 +152,42 @@ class _Plan:
         weights |= unflatten(flat, self.shapes)
         total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
         return total * (scale / particles), (log_q - self.log_prior(flat)).mean()
+
+    def accumulate(
+        self,
+        particles: int,
+        kl_weight: float,
+        u: Tensor,
+        y: Tensor,
+        s: Tensor,
+        index: Tensor | None = None,
+        mask: Tensor | None = None,
+        size: int | tuple[int, int] | None = None,
+    ) -> tuple[float, float]:
+        """What `terms` gives, with the gradients of the loss added to those of the parameters.
+
+        The functions are taken some at a time, with the same weights: the gradients add up, and
+        what a step holds stays in the cache however large the batch.
+        """
+        assert self.draw is not None
+        scale = math.prod(whole_size(size, *s.shape)) / s.numel() / particles
+        flat, log_q = self.draw(particles)
+        divergence = (log_q - self.log_prior(flat)).mean()
+        drawn = flat.detach().requires_grad_()
+        points = y.shape[0] if index is None else min(y.shape[0], index.numel())
+        rows = max(1, CHUNK // (particles * points))
+        expected = 0.0
+        for i in range(0, len(u), rows):
+            part = slice(i, i + rows)
+            weights = self.model.plain_weights() | unflatten(drawn, self.shapes)
+            likelihood = scale * gaussian_log_likelihood(
+                self.model, weights, u[part], y, s[part],
+                None if index is None else index[part], None if mask is None else mask[part],
+            )  # fmt: skip
+            (-likelihood).backward()
+            expected += likelihood.item()
+        torch.autograd.backward([flat, kl_weight * divergence], [drawn.grad, None])
+        return expected, divergence.item()
 
 
 def unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 from pyro_deeponet import DeepONet, DeepONetELBO, OperatorData, fit, likelihoods, priors
+from pyro_deeponet import elbo as elbo_module
 from pyro_deeponet import model as model_module
 from pyro_deeponet.elbo import gaussian_log_likelihood, unflatten
 from pyro_deeponet.guides import GUIDES, flat_sampler, make_guide, site_names, start_guide
@@ -202,6 +203,27 @@ def test_minibatch_losses_average_to_the_full_one():
 
     batches = [loss([i, j]) for i in range(4) for j in range(i)]
     assert sum(batches) / len(batches) == pytest.approx(loss([0, 1, 2, 3]), rel=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 10**9])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("kl_weight", [1.0, 0.3])
+def test_gradients_of_functions_some_at_a_time_are_those_of_all(
+    monkeypatch, chunk, masked, kl_weight
+):
+    model, guide, data, _ = case(torch.float64, "dot")
+    monkeypatch.setattr(elbo_module, "CHUNK", chunk)
+    mask = torch.rand(data.s.shape) < 0.5 if masked else None
+    arguments = data.u, data.y, data.s, data.index, mask, 40
+    elbo, parameters = DeepONetELBO(3, kl_weight), list(guide.parameters())
+    torch.manual_seed(0)
+    whole = elbo.differentiable_loss(model, guide, *arguments)
+    expected, terms = torch.autograd.grad(whole, parameters), elbo.terms
+    torch.manual_seed(0)
+    assert elbo.loss_and_grads(model, guide, *arguments) == pytest.approx(whole.item())
+    assert elbo.terms == pytest.approx(terms)
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
 
 
 @pytest.mark.parametrize("indexed", [True, False])
