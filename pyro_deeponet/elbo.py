@@ -174,8 +174,9 @@ class _Plan:
         flat, log_q = self.draw(particles)
         divergence = (log_q - self.log_prior(flat)).mean()
         drawn = flat.detach().requires_grad_()
-        points = y.shape[0] if index is None else min(y.shape[0], index.numel())
-        rows = max(1, CHUNK // (particles * points))
+        rows = max(1, CHUNK // (particles * s.shape[1]))
+        if index is not None:  # so many that the trunk is not evaluated at a location too often
+            rows = max(rows // self.model.branch_sizes[-1], math.ceil(len(y) / s.shape[1]))
         expected = 0.0
         for i in range(0, len(u), rows):
             part = slice(i, i + rows)
