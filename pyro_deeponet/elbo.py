@@ -174,9 +174,11 @@ class _Plan:
         flat, log_q = self.draw(particles)
         divergence = (log_q - self.log_prior(flat)).mean()
         drawn = flat.detach().requires_grad_()
-        rows = max(1, CHUNK // (particles * s.shape[1]))
+        q, m = len(y), s.shape[1]
+        each = m if index is None else min(q, m * self.model.branch_sizes[-1])
+        rows = max(1, CHUNK // (particles * each))
         if index is not None:  # so many that the trunk is not evaluated at a location too often
-            rows = max(rows // self.model.branch_sizes[-1], math.ceil(len(y) / s.shape[1]))
+            rows = max(rows, math.ceil(q / m))
         expected = 0.0
         for i in range(0, len(u), rows):
             part = slice(i, i + rows)
