@@ -179,10 +179,10 @@ class _Plan:
         rows = max(1, CHUNK // (particles * each))
         if index is not None:  # so many that the trunk is not evaluated at a location too often
             rows = max(rows, math.ceil(q / m))
-        expected = 0.0
+        plain, expected = self.model.plain_weights(), 0.0
         for i in range(0, len(u), rows):
             part = slice(i, i + rows)
-            weights = self.model.plain_weights() | unflatten(drawn, self.shapes)
+            weights = plain | unflatten(drawn, self.shapes)
             likelihood = scale * gaussian_log_likelihood(
                 self.model, weights, u[part], y, s[part],
                 None if index is None else index[part], None if mask is None else mask[part],
