@@ -28,11 +28,13 @@ from pyro.infer.autoguide import (
     AutoNormalizingFlow,
 )
 from pyro.infer.autoguide.initialization import init_to_median
+from pyro.poutine import unwrap
 from torch import Tensor, nn
 from torch.distributions import biject_to
 from torch.nn.functional import softplus
 
 from pyro_deeponet.layers import defaults_of
+from pyro_deeponet.priors import start_of
 
 __all__ = [
     "GUIDES",
@@ -40,14 +42,15 @@ __all__ = [
     "flat_sampler",
     "is_point_guide",
     "make_guide",
+    "scale_parameters",
     "site_names",
     "start_guide",
 ]
 
 Guide = str | Callable[[Any], Any]
 
-#: Scale at which the guides start. Larger ones train more slowly and end worse.
-INIT_SCALE = 1e-3
+#: Scale at which the guides start. Larger ones drown what the warm start learnt in noise.
+INIT_SCALE = 1e-4
 #: Most weights for which a full covariance is sensible.
 MAX_DENSE = 4000
 
@@ -139,6 +142,8 @@ def make_guide(guide: Guide, model: Any) -> Any:
     # In a parameter store of its own, else Pyro would hand the guide parameters of the same name.
     with torch.no_grad(), pyro.get_param_store().scope(), defaults_of(model.head.like):
         made(*model.example())
+    if isinstance(made, AutoLaplaceApproximation):
+        _check_sites(made, model)
     return made
 
 
@@ -151,19 +156,32 @@ def _check_size(guide: str, model: Any) -> None:
         )
 
 
+def _check_sites(guide: AutoLaplaceApproximation, model: Any) -> None:
+    if scales := [name for name in site_names(guide) if name not in model.shapes]:
+        raise ValueError(
+            f"guide 'laplace' has the curvature of weights alone, and the prior has sites of its "
+            f"own, such as {scales[0]!r}. Take 'normal', 'diagonal', 'lowrank', or another prior"
+        )
+
+
 def start_guide(guide: Any, weights: Mapping[str, Tensor]) -> None:
     """Move the centre of one of Pyro's guides to these weights; other guides stay as they are.
 
     Args:
         guide: A guide that has run once.
-        weights: Values by site; sites not named stay where they are.
+        weights: Values by site; sites not named stay where they are, unless the prior has them
+            start elsewhere with these weights.
     """
     if not isinstance(guide, AutoGuide) or getattr(guide, "prototype_trace", None) is None:
         return
+    prior = getattr(unwrap(guide.model), "prior", None)
+    start = dict(weights)
+    for name, weight in weights.items():
+        start |= start_of(prior, name, weight)
     values = {
-        name: biject_to(site["fn"].support).inv(weights[name])
+        name: biject_to(site["fn"].support).inv(start[name])
         for name, site in _sites(guide).items()
-        if name in weights
+        if name in start
     }
     with torch.no_grad():
         if isinstance(guide, AutoNormal | AutoDelta):
@@ -178,6 +196,15 @@ def start_guide(guide: Any, weights: Mapping[str, Tensor]) -> None:
                 for site, centre in guide._unpack_latent(last.loc):
                     if site["name"] in values:
                         centre.copy_(values[site["name"]])
+
+
+def scale_parameters(guide: Any) -> list[nn.Parameter]:
+    """Those parameters of a guide that say how wide it is, not where."""
+    return [
+        parameter
+        for name, parameter in guide.named_parameters()
+        if name.startswith("scale") or name.endswith("log_scale")
+    ]
 
 
 def site_names(guide: Any) -> list[str]:

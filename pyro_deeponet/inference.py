@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,13 @@ from tqdm.auto import tqdm
 
 from pyro_deeponet.data import OperatorData
 from pyro_deeponet.elbo import DeepONetELBO, Temper, unflatten
-from pyro_deeponet.guides import Guide, is_point_guide, make_guide, start_guide
+from pyro_deeponet.guides import (
+    Guide,
+    is_point_guide,
+    make_guide,
+    scale_parameters,
+    start_guide,
+)
 from pyro_deeponet.history import History
 from pyro_deeponet.laplace import finish_guide
 from pyro_deeponet.metrics import nll, nmse
@@ -36,6 +42,15 @@ __all__ = ["Diverged", "Optimizer", "Run", "Schedule", "State"]
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
 
+#: Learning rates as multiples of the user's. Least squares bear a higher one than the noisy ELBO;
+#: after the warm start the centres of the guide need little, its scales have orders of magnitude
+#: to go.
+WARM_START_RATE = 2.0
+CENTRE_RATE = 1 / 3
+SCALE_RATE = 3.0
+#: Adam's memory of squared gradients in the warm start, shorter than usual: at a high rate a
+#: sudden large gradient would otherwise throw the weights to where they stay.
+WARM_START_BETAS = (0.9, 0.99)
 #: How often the validation data are scored during inference.
 VALIDATIONS = 50
 
@@ -86,7 +101,8 @@ class Run:
     kl_weight: Schedule
     steps: dict[str, int]
     batches: Batches
-    optimizer: Optimizer
+    lr: float
+    optimizer: Optimizer | None
     clip_norm: float | None
     validation: OperatorData | None
     patience: int | None
@@ -162,7 +178,7 @@ class Run:
         stage = Stage(
             "warm start",
             self.steps["warm start"],
-            self.optimizer([flat["weights"]]),
+            self._optimizer([flat["weights"]], WARM_START_RATE, WARM_START_BETAS),
             backward,
             {"weights": flat},
             postfix=lambda: {"mse": f"{self.history.warm_start[-1]:.3g}"},
@@ -203,6 +219,7 @@ class Run:
         parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
         per_point = self.data.num_observations
         history, steps = self.history, self.steps["inference"]
+        rate = CENTRE_RATE if self.steps["warm start"] else 1.0
 
         def backward(step: int) -> float:
             weight = self.kl_weight(step / max(1, steps))
@@ -227,10 +244,28 @@ class Run:
             return {name: f"{value:.3g}" for name, value in shown.items()}
 
         stage = Stage(
-            "inference", steps, self.optimizer(parameters), backward, modules, postfix,
+            "inference", steps, self._optimizer(parameters, rate), backward, modules, postfix,
             after=self._after_inference_step,
         )  # fmt: skip
         self._train(stage, self._resume(stage, saved, bar), bar)
+
+    def _optimizer(
+        self,
+        parameters: list[nn.Parameter],
+        rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> torch.optim.Optimizer:
+        """Adam, with a rate of its own for the scales of the guide, unless the user has another."""
+        if self.optimizer is not None:
+            return self.optimizer(parameters)
+        wide = [] if self.fitted is None else scale_parameters(self.fitted)
+        known = {id(parameter) for parameter in wide}
+        groups = [
+            {"params": [p for p in parameters if id(p) not in known], "lr": rate * self.lr},
+            {"params": [p for p in parameters if id(p) in known], "lr": SCALE_RATE * self.lr},
+        ]
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.Adam(groups, betas=betas, fused=True)
 
     def _loss_and_grads(self, kl_weight: float, *args: Any) -> float:
         if isinstance(self.elbo, DeepONetELBO):
@@ -296,8 +331,10 @@ class Run:
 
     def fingerprint(self) -> dict[str, Any]:
         """What makes this fit another one than that of a checkpoint."""
+        prior = self.model.prior
         return {
             "model": repr(self.model),
             "data": [repr(self.data), float(self.data.s.double().sum())],
             "guide": self.guide if isinstance(self.guide, str) else "a callable",
+            "prior": repr(prior) if is_dataclass(prior) else "a callable",
         }

@@ -34,8 +34,11 @@ __all__ = [
     "train",
 ]
 
-#: Where the learning rate ends, as a fraction of where it starts.
+#: Where the learning rate ends, as a fraction of its peak.
 FINAL_LR = 0.01
+#: Part of a stage in which the learning rate rises. Adam's first steps move every weight by the
+#: whole rate, whatever its gradient: without the rise one of them undoes a warm start.
+WARM_UP = 0.05
 #: Most observations in a batch unless told: more would cost time and tell little more.
 BATCH_POINTS = 20_000
 #: Multiplications in a step from which on several threads pay.
@@ -242,7 +245,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     extra: Callable[[], dict[str, Any]] = dict,
 ) -> None:
-    """Run a stage from step `start`, with the learning rate falling as half a cosine.
+    """Run a stage from step `start`, with the learning rate rising shortly, then falling slowly.
 
     Raises:
         NotFinite: The loss was not finite; the last good parameters have been put back.
@@ -261,7 +264,7 @@ def train(
 
     try:
         while step < stage.steps:
-            rate = cosine(step / stage.steps)
+            rate = schedule(step / stage.steps)
             for group in stage.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * rate
             stage.optimizer.zero_grad()
@@ -287,6 +290,7 @@ def train(
         save()
 
 
-def cosine(progress: float) -> float:
-    """Factor on the learning rate: one at the start, `FINAL_LR` at the end."""
-    return FINAL_LR + (1 - FINAL_LR) * 0.5 * (1 + math.cos(math.pi * progress))
+def schedule(progress: float) -> float:
+    """Factor on the learning rate: a straight rise, then half a cosine down to `FINAL_LR`."""
+    rise = FINAL_LR + (1 - FINAL_LR) * progress / WARM_UP
+    return min(rise, FINAL_LR + (1 - FINAL_LR) * 0.5 * (1 + math.cos(math.pi * progress)))

@@ -59,8 +59,13 @@ def test_it_learns_and_tells_how():
     total = np.array(history.kl) - np.array(history.log_likelihood)
     np.testing.assert_allclose(history.loss, total, rtol=1e-4)
     assert np.mean(history.loss[-20:]) < np.mean(history.loss[:20])
-    assert history.lr[0] == pytest.approx(1e-2)
-    assert history.lr[-1] == pytest.approx(1e-4, rel=0.01)
+    # A third of lr for the centres: it rises for a twentieth of the steps, then falls.
+    peak = np.argmax(history.lr)
+    assert history.lr[0] == pytest.approx(1e-4 / 3)
+    assert max(history.lr) == pytest.approx(1e-2 / 3, rel=0.02)
+    assert 10 <= peak <= 16
+    assert np.all(np.diff(history.lr[peak:]) < 0)
+    assert history.lr[-1] == pytest.approx(1e-4 / 3, rel=0.01)
     assert history.seconds > 0
 
 
@@ -211,7 +216,7 @@ def test_any_elbo_and_any_optimiser(elbo):
     )  # fmt: skip
     assert error(posterior, sums(30, seed=0)) < 0.1
     assert math.isfinite(posterior.history.loss[-1])
-    assert posterior.history.lr[0] == pytest.approx(5e-3)
+    assert max(posterior.history.lr) == pytest.approx(5e-3, rel=0.05)
 
 
 def test_kl_weight_may_follow_a_schedule():
