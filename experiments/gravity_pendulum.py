@@ -27,8 +27,8 @@ PRESETS = {
             "prior": Normal(0.0, 1.0),
             "scaling": "minmax",
         },
-        fit={"warm_start": 20_000, "steps": 8_000, "batch_size": 100, "lr": 3e-3},
-        deterministic={"steps": 60_000},
+        fit={"warm_start": 20_000, "steps": 6_000, "batch_size": 100, "lr": 3e-3},
+        deterministic={"steps": 40_000},
     ),
     "best": Config(
         functions=3500,
