@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyro.distributions as dist
 import torch
-from pyro import poutine
-from pyro.infer import Trace_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from pyro_deeponet.guides import flat_sampler, site_names
+from pyro_deeponet.divergence import flat_divergence
+from pyro_deeponet.guides import AutoMeanField, flat_sampler, site_names, unflatten
 from pyro_deeponet.model import DeepONet, whole_size
 
 __all__ = ["DeepONetELBO", "Temper", "gaussian_log_likelihood", "unflatten"]
@@ -45,7 +44,9 @@ class DeepONetELBO(Trace_ELBO):
     Where the guide is one of Pyro's `AutoNormal`, `AutoDelta` or `AutoContinuous` family and the
     priors are plain distributions, all weights of all particles are drawn as one matrix and the
     network is evaluated without a Pyro message per site. Otherwise this is Pyro's own `Trace_ELBO`
-    with vectorised particles. It takes the arguments of `DeepONet.forward`.
+    with vectorised particles. With the guide `"meanfield"` it is `TraceMeanField_ELBO` in both
+    cases: the divergence is in closed form for every site that has one. It takes the arguments of
+    `DeepONet.forward`.
 
     Args:
         num_particles: Number of samples `S`.
@@ -61,11 +62,13 @@ class DeepONetELBO(Trace_ELBO):
         self.terms: tuple[float, float] = (math.nan, math.nan)
         self._plan: _Plan | None = None
         self._log_likelihood: Any = math.nan
+        self._stock: type[Trace_ELBO] = Trace_ELBO
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a tensor that can be differentiated."""
         plan = self._plan_for(model, guide)
         if plan is None:
+            self._stock = TraceMeanField_ELBO if isinstance(guide, AutoMeanField) else Trace_ELBO
             with Temper(self.kl_weight):
                 loss = super().differentiable_loss(model, guide, *args, **kwargs)
             fitted = self._log_likelihood.item()
@@ -79,6 +82,9 @@ class DeepONetELBO(Trace_ELBO):
         for model_trace, guide_trace in super()._get_traces(model, guide, args, kwargs):
             self._log_likelihood = model_trace.nodes["s"]["log_prob_sum"] / self.num_particles
             yield model_trace, guide_trace
+
+    def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> Any:
+        return self._stock._differentiable_loss_particle(self, model_trace, guide_trace)
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """The loss as a number."""
@@ -107,9 +113,8 @@ class _Plan:
 
     model: DeepONet
     guide: Any
-    draw: Callable[[int], tuple[Tensor, Tensor]] | None
+    draw: Callable[[int], tuple[Tensor, Tensor]] | None  # S -> weights (S, P), their divergence
     shapes: dict[str, torch.Size]
-    log_prior: Callable[[Tensor], Tensor]
     like: Tensor
 
     @classmethod
@@ -118,15 +123,20 @@ class _Plan:
             return None
         sampled = model.sampled_shapes()
         if not sampled:
-            return cls(model, guide, None, {}, torch.zeros_like, model.head.like)
-        draw = flat_sampler(guide, sampled)
-        if draw is None:
+            return cls(model, guide, None, {}, model.head.like)
+        sampler = flat_sampler(guide, sampled)
+        if sampler is None:
             return None
         shapes = {name: sampled[name] for name in site_names(guide)}
-        log_prior = _flat_log_prior(model, shapes)
-        if log_prior is None:
+        divergence = flat_divergence(model, guide, shapes)
+        if divergence is None:
             return None
-        return cls(model, guide, draw, shapes, log_prior, model.head.like)
+
+        def draw(particles: int) -> tuple[Tensor, Tensor]:
+            flat, log_q = sampler(particles)
+            return flat, divergence(flat, log_q)
+
+        return cls(model, guide, draw, shapes, model.head.like)
 
     def fits(self, model: Any, guide: Any) -> bool:
         same = self.model is model and self.guide is guide
@@ -148,10 +158,10 @@ class _Plan:
         if self.draw is None:
             total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
             return total * scale, torch.zeros_like(total)
-        flat, log_q = self.draw(particles)
+        flat, divergence = self.draw(particles)
         weights |= unflatten(flat, self.shapes)
         total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
-        return total * (scale / particles), (log_q - self.log_prior(flat)).mean()
+        return total * (scale / particles), divergence
 
     def accumulate(
         self,
@@ -171,8 +181,7 @@ class _Plan:
         """
         assert self.draw is not None
         scale = math.prod(whole_size(size, *s.shape)) / s.numel() / particles
-        flat, log_q = self.draw(particles)
-        divergence = (log_q - self.log_prior(flat)).mean()
+        flat, divergence = self.draw(particles)
         drawn = flat.detach().requires_grad_()
         q, m = len(y), s.shape[1]
         each = m if index is None else min(q, m * self.model.branch_sizes[-1])
@@ -191,15 +200,6 @@ class _Plan:
             expected += likelihood.item()
         torch.autograd.backward([flat, kl_weight * divergence], [drawn.grad, None])
         return expected, divergence.item()
-
-
-def unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
-    """Cut a matrix of draws `(S, P)` into weights by name, `(S, *shape)`."""
-    parts = flat.split([shape.numel() for shape in shapes.values()], dim=-1)
-    return {
-        name: part.view(*flat.shape[:-1], *shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
 
 
 def gaussian_log_likelihood(
@@ -225,42 +225,3 @@ def gaussian_log_likelihood(
         each = torch.where(mask, each, 0.0)
         points = points // mask.numel() * int(mask.sum())
     return -each.sum() - points * (unit.log() + 0.5 * math.log(2 * math.pi))
-
-
-def _flat_log_prior(
-    model: DeepONet, shapes: dict[str, torch.Size]
-) -> Callable[[Tensor], Tensor] | None:
-    """The log prior of a matrix of draws `(S, P) -> (S,)`, unless the priors are more than fixed.
-
-    Priors that contain sample or param statements, or parameters to be learned, are left to Pyro.
-    """
-    with poutine.block(), poutine.trace() as tracer:
-        priors = {name: model.prior_of(name) for name in shapes}
-    if len(tracer.trace.nodes):
-        return None
-    bases = [_independent_normal(prior) for prior in priors.values()]
-    if all(base is not None for base in bases):
-        loc = torch.cat([base.loc.reshape(-1) for base in bases if base is not None])
-        scale = torch.cat([base.scale.reshape(-1) for base in bases if base is not None])
-        if loc.requires_grad or scale.requires_grad:
-            return None
-        constant = -scale.log().sum() - 0.5 * math.log(2 * math.pi) * loc.numel()
-        if (loc == loc[0]).all() and (scale == scale[0]).all():
-            loc, scale = loc[0], scale[0]
-        return lambda flat: constant - 0.5 * ((flat - loc) / scale).square().sum(-1)
-
-    def log_prior(flat: Tensor) -> Tensor:
-        weights = unflatten(flat, shapes)
-        return torch.stack([prior.log_prob(weights[name]) for name, prior in priors.items()]).sum(0)
-
-    return None if log_prior(_zeros(model, shapes)).requires_grad else log_prior
-
-
-def _zeros(model: DeepONet, shapes: dict[str, torch.Size]) -> Tensor:
-    return model.head.like.new_zeros(1, sum(shape.numel() for shape in shapes.values()))
-
-
-def _independent_normal(prior: dist.Distribution) -> dist.Normal | None:
-    while isinstance(prior, dist.Independent):
-        prior = prior.base_dist
-    return prior if type(prior) is dist.Normal else None

@@ -59,8 +59,9 @@ def fit(
     Args:
         model: The model, usually from `DeepONet.for_data(data)`.
         data: Training data.
-        guide: A name (`"normal"`, `"diagonal"`, `"lowrank"`, `"mvn"`, `"iaf"`, `"laplace"`,
-            `"delta"`) or a callable `model -> guide`.
+        guide: A name (`"normal"`, `"diagonal"`, `"meanfield"`, `"lowrank"`, `"mvn"`, `"iaf"`,
+            `"laplace"`, `"delta"`), `guides.LowRank(rank=20)`, or a callable `model -> guide`.
+            `"meanfield"` is `"normal"` with the KL divergence in closed form where there is one.
         num_particles: Weight samples a step.
         steps: Steps of inference.
         batch_size: Functions a step; the likelihood is scaled by `n / batch_size`.
@@ -72,7 +73,8 @@ def fit(
         warm_start: Steps of the warm start; 0 for none, and then weights that are plain parameters
             start from the values they have.
         kl_weight: Factor on the KL divergence, or a function of the progress (0 to 1) of the
-            inference. One is Bayes' rule; less is a tempered posterior.
+            inference. One is Bayes' rule; less is a tempered posterior. With `RenyiELBO(alpha)`
+            it makes the bound one of order `1 - kl_weight * (1 - alpha)` on that posterior.
         validation: Held-out data, scored fifty times during inference.
         patience: Stop after so many scores without a better negative log-likelihood, and keep
             the best. Needs `validation`.
@@ -82,7 +84,8 @@ def fit(
         checkpoint: A file to write the state to ten times a stage; when it exists, the fit goes
             on from there to the same result as an unbroken one.
         elbo: Any Pyro ELBO, such as `Trace_ELBO()` or `RenyiELBO()`; `num_particles` is then its
-            own affair.
+            own affair. `TraceMeanField_ELBO()` belongs with the guide `"meanfield"`: with others
+            it gains nothing, and has wrong values for priors with scales of their own.
         optimizer: A callable from a list of parameters to a torch optimiser, which then has its
             own learning rates; they rise and fall in the same way.
         clip_norm: Largest norm of the gradient of the loss per observation; `None` for no limit.
@@ -139,13 +142,9 @@ def fit(
 def _multiplications(model: DeepONet, batch: tuple[Any, ...]) -> int:
     """About how many it takes to evaluate the network once at a batch."""
     (n, _), q = batch[2].shape, batch[1].shape[0]
-    rows = {"branch": n, "trunk": q}
-    nets = sum(
-        rows[name.split(".")[0]] * shape.numel()
-        for name, shape in model.shapes.items()
-        if not name.startswith("head")
-    )
-    return nets + n * q * model.branch_sizes[-1]
+    width = model.branch_sizes[-1]
+    skip = model.sensors * width * model.branch_skip
+    return n * (model.branch.cost + skip) + q * model.trunk.cost + n * q * width
 
 
 def _check(

@@ -20,6 +20,7 @@ class History:
         lr: Learning rate at each step.
         validation: Scores on the validation data, each a list with an entry a check: `step`,
             `nmse`, `nll`.
+        diagnostics: What `mcmc` found out about its chains.
         seconds: Time spent, over all calls that continued one another.
 
     Examples:
@@ -36,6 +37,7 @@ class History:
     kl: list[float] = field(default_factory=list)
     lr: list[float] = field(default_factory=list)
     validation: dict[str, list[float]] = field(default_factory=dict)
+    diagnostics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from pyro_deeponet.training import (
     train,
 )
 
-__all__ = ["Diverged", "Optimizer", "Run", "Schedule", "State"]
+__all__ = ["Diverged", "Optimizer", "Run", "Schedule", "State", "flatten"]
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
@@ -111,6 +111,7 @@ class Run:
     history: History = field(default_factory=History)
     fitted: Any = None  # the guide, once there is one
     weights: dict[str, Tensor] = field(default_factory=dict)  # where the guide starts
+    losses: list[Tensor] = field(default_factory=list)  # of the warm start, of each network
     best: dict[str, Any] | None = None
     stopped: bool = False
 
@@ -121,6 +122,7 @@ class Run:
             self.history = History(**saved["history"])
             self.best = saved["extra"]["best"]
             self.stopped = saved["extra"]["stopped"]
+            self.losses = list(saved["extra"].get("losses", []))
         try:
             self._warm_start(seed, bar, saved)
             self._infer(bar, saved)
@@ -143,24 +145,35 @@ class Run:
     def _posterior(self) -> Posterior:
         if self.best is not None:
             restore(self._modules(), self.best["state"])
-        guide = self.fitted
-        if guide is None and self.model.sampled_shapes():  # stopped within the warm start
-            guide = self._make_guide()
-        guide = finish_guide(guide, self.model, self.data)
-        return Posterior(self.model, guide, history=self.history)
+        if self.fitted is None:  # stopped within the warm start
+            self.fitted = self._make_guide()
+        self.fitted = finish_guide(self.fitted, self.model, self.data)
+        return self._learnt()
+
+    def _learnt(self) -> Posterior:
+        """The posterior as it is now."""
+        return Posterior(self.model, self.fitted, history=self.history)
+
+    def _fixed(self) -> dict[str, Tensor]:
+        """The weights that no training may change."""
+        plain = self.model.plain_weights()
+        return {name: w.detach().clone() for name, w in plain.items() if not w.requires_grad}
+
+    def _start(self, seed: int) -> dict[str, Tensor]:
+        """Weights from which the warm start sets out; they may have a leading dimension."""
+        plain = {name: w.detach().clone() for name, w in self.model.plain_weights().items()}
+        return self.model.start(seed) | (self._fixed() if self.steps["warm start"] else plain)
 
     def _warm_start(self, seed: int, bar: tqdm, saved: dict[str, Any] | None) -> None:
         """Train all weights as plain parameters by least squares, in network units."""
-        model = self.model
-        plain = {name: w.detach().clone() for name, w in model.plain_weights().items()}
-        fixed = {k: plain[k] for k, w in model.plain_weights().items() if not w.requires_grad}
-        self.weights = model.start(seed) | (fixed if self.steps["warm start"] else plain)
+        model, fixed = self.model, self._fixed()
+        self.weights = self._start(seed)
         if saved is not None and saved["stage"] == "inference":
             bar.update(self.steps["warm start"])
             return
-        shapes = {name: w.shape for name, w in self.weights.items() if name not in fixed}
-        start = torch.cat([self.weights[name].flatten() for name in shapes])
-        flat = nn.ParameterDict({"weights": start})
+        shapes = {name: shape for name, shape in model.shapes.items() if name not in fixed}
+        flat = nn.ParameterDict({"weights": flatten(self.weights, shapes)})
+        networks = flat["weights"].dim() - 1  # how many dimensions count networks
 
         def weights() -> dict[str, Tensor]:
             return unflatten(flat["weights"], shapes) | fixed
@@ -169,10 +182,11 @@ class Run:
             u, y, s, index, mask, *_ = self.batches(step)
             mu, _ = model.nodes(weights(), u, y, index)
             error = (mu - model.scaling.s(s)).square()
-            real = torch.ones_like(error) if mask is None else mask.to(error)
-            loss = (error * real).sum() / real.sum().clamp_min(1)
-            loss.backward()
-            self.history.warm_start.append(loss.item())
+            real = torch.ones_like(s) if mask is None else mask.to(s)
+            losses = (error * real).flatten(networks).sum(-1) / real.sum().clamp_min(1)
+            losses.sum().backward()
+            self.losses.append(losses.detach())
+            self.history.warm_start.append(losses.mean().item())
             return self.history.warm_start[-1]
 
         stage = Stage(
@@ -192,15 +206,25 @@ class Run:
 
     def _end_warm_start(self, fixed: Mapping[str, Tensor]) -> None:
         """Hand the weights over, with a noise level that fits what they leave unexplained."""
-        if self.history.warm_start:
-            recent = self.history.warm_start[-max(1, len(self.history.warm_start) // 20) :]
-            delta = self.model.likelihood.start_at(math.sqrt(sum(recent) / len(recent)))
-            if delta is not None and not fixed.keys() & {"head.weight", "head.bias"}:
-                self.weights["head.weight"][1] = 0.0
-                self.weights["head.bias"][1] = delta
+        if self.losses:
+            recent = torch.stack(self.losses[-max(1, len(self.losses) // 20) :])
+            level = recent.mean(0).sqrt()
+            deltas = [self.model.likelihood.start_at(x) for x in level.flatten().tolist()]
+            # What the likelihood keeps is one for all networks.
+            self.model.likelihood.start_at(level.mean().item())
+            if deltas[0] is not None and not fixed.keys() & {"head.weight", "head.bias"}:
+                bias = self.weights["head.bias"]
+                bias[..., 1] = bias.new_tensor(deltas).view_as(level)
+                self.weights["head.weight"][..., 1, :] = 0.0
+            self.losses = []
+        self._set_parameters()
+
+    def _set_parameters(self) -> None:
         self.model.set_parameters(self.weights)
 
     def _make_guide(self) -> Any:
+        if not self.model.sampled_shapes():
+            return None
         guide = make_guide(self.guide, self.model)
         start_guide(guide, self.weights)
         return guide
@@ -211,10 +235,9 @@ class Run:
 
     def _infer(self, bar: tqdm, saved: dict[str, Any] | None) -> None:
         """Maximise the evidence lower bound."""
-        if self.model.sampled_shapes():
-            self.fitted = self._make_guide()
-            if is_point_guide(self.fitted):
-                self.elbo.num_particles = 1
+        self.fitted = self._make_guide()
+        if is_point_guide(self.fitted) and isinstance(self.elbo, DeepONetELBO):
+            self.elbo.num_particles = 1
         modules = self._modules()
         parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
         per_point = self.data.num_observations
@@ -288,7 +311,7 @@ class Run:
         if self.validation is None:
             return False
         held_out = self.validation.to(dtype=self.data.s.dtype, device=self.data.s.device)
-        prediction = Posterior(self.model, self.fitted).predict(held_out, num_samples=20, seed=0)
+        prediction = self._learnt().predict(held_out, num_samples=20, seed=0)
         scores = {
             "step": step,
             "nmse": nmse(prediction.mean, held_out.s, held_out.mask),
@@ -317,7 +340,7 @@ class Run:
         train(stage, self.history, start, bar, self.checkpoint, self._extra)
 
     def _extra(self) -> dict[str, Any]:
-        return {"best": self.best, "stopped": self.stopped}
+        return {"best": self.best, "stopped": self.stopped, "losses": self.losses}
 
     def _resume(self, stage: Stage, saved: dict[str, Any] | None, bar: tqdm) -> int:
         """Put a stage into the state of the checkpoint, if it is of this stage."""
@@ -331,10 +354,23 @@ class Run:
 
     def fingerprint(self) -> dict[str, Any]:
         """What makes this fit another one than that of a checkpoint."""
-        prior = self.model.prior
         return {
             "model": repr(self.model),
             "data": [repr(self.data), float(self.data.s.double().sum())],
-            "guide": self.guide if isinstance(self.guide, str) else "a callable",
-            "prior": repr(prior) if is_dataclass(prior) else "a callable",
+            "guide": _named(self.guide),
+            "prior": _named(self.model.prior),
         }
+
+
+def _named(given: Any) -> str:
+    """What can be compared with a checkpoint: a user's callable says nothing about itself."""
+    return repr(given) if isinstance(given, str) or is_dataclass(given) else "a callable"
+
+
+def flatten(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> Tensor:
+    """All weights in one vector, a row a network where they are of several; see `unflatten`."""
+    parts = []
+    for name, shape in shapes.items():
+        several = weights[name].shape[: weights[name].dim() - len(shape)]
+        parts.append(weights[name].reshape(*several, -1))
+    return torch.cat(parts, -1)

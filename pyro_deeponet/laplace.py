@@ -2,8 +2,8 @@ r"""The Laplace approximation with the Gauss-Newton curvature.
 
 At the maximum of the posterior the guide becomes a Gaussian whose precision is the Fisher
 information of the likelihood, :math:`\sum J_\mu^\top J_\mu / \sigma^2 + 2 J_\sigma^\top J_\sigma /
-\sigma^2`, plus the precision of the prior (one over its variance). It is positive definite where a
-Hessian need not be, and the Hessian itself for a linear network with Gaussian priors.
+\sigma^2`, plus the curvature of the prior there. It is positive definite where a Hessian need not
+be, and the Hessian itself for a linear network with Gaussian priors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pyro.infer.autoguide import AutoLaplaceApproximation
 from torch import Tensor
 
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.elbo import unflatten
-from pyro_deeponet.guides import make_guide, site_names
+from pyro_deeponet.guides import make_guide, site_names, unflatten
 from pyro_deeponet.model import DeepONet
 
 __all__ = ["finish_guide"]
@@ -33,9 +32,10 @@ def finish_guide(guide: Any, model: DeepONet, data: OperatorData) -> Any:
     names = site_names(guide)
     shapes = {name: model.shapes[name] for name in names}
     centre = guide.loc.detach()
-    priors = [1 / model.prior_of(name).variance.expand(model.shapes[name]) for name in names]
+    weights = unflatten(centre, shapes)
+    priors = [_prior_precision(model.prior_of(name), weights[name]) for name in names]
     precision = _fisher(model, shapes, centre, data).double()
-    precision.diagonal().add_(torch.cat([p.flatten() for p in priors]).nan_to_num(0.0))
+    precision.diagonal().add_(torch.cat(priors))
     values, vectors = torch.linalg.eigh(precision)
     root = torch.linalg.qr(vectors.mT / values.clamp_min(1e-12 * values[-1]).sqrt()[:, None]).R.mT
     scale = root.diagonal().abs()
@@ -45,6 +45,31 @@ def finish_guide(guide: Any, model: DeepONet, data: OperatorData) -> Any:
         gaussian.scale = scale.to(centre)
         gaussian.scale_tril = (root * root.diagonal().sign() / scale[:, None]).to(centre)
     return gaussian
+
+
+def _prior_precision(prior: Any, weight: Tensor) -> Tensor:
+    r"""The diagonal of :math:`-\nabla^2 \log p` at a weight, but at least one over the variance.
+
+    For a Gaussian prior the two are the same. Others have places without curvature, or with a
+    negative one: all but the peak of a Laplace prior, the tails of Student's t. There the variance
+    bounds the weights that the data say nothing about. Where it is infinite, the squared slope of
+    :math:`\log p` stands for it: the density falls by :math:`e` over a length of 1 / slope.
+
+    Examples:
+        >>> from pyro_deeponet.priors import Laplace, Normal, StudentT
+        >>> w = torch.tensor([0.0, 9.0])
+        >>> for prior in (Normal(0.0, 0.5), Laplace(scale=0.5), StudentT(df=1.0)):
+        ...     print(_prior_precision(prior("head.bias", w.shape), w))
+        tensor([4., 4.], dtype=torch.float64)
+        tensor([2., 2.], dtype=torch.float64)
+        tensor([2.0000, 0.0482], dtype=torch.float64)
+    """
+    hessian = torch.autograd.functional.hessian(prior.log_prob, weight)
+    slope = torch.autograd.functional.jacobian(prior.log_prob, weight)
+    variance = prior.variance.expand(weight.shape)
+    floor = torch.where(torch.isfinite(variance), 1 / variance, slope.square())
+    curvature = -hessian.reshape(weight.numel(), -1).diagonal()
+    return torch.maximum(curvature, floor.reshape(-1)).double()
 
 
 def _fisher(

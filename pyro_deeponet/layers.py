@@ -21,7 +21,18 @@ from torch import Tensor, nn
 
 from pyro_deeponet.priors import Prior, expanded
 
-__all__ = ["ACTIVATIONS", "MLP", "Activation", "Linear", "defaults_of", "linear", "prior_of"]
+__all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "Activation",
+    "Linear",
+    "Weights",
+    "add_weight",
+    "defaults_of",
+    "linear",
+    "prior_of",
+    "read_weight",
+]
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {
@@ -35,13 +46,13 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The layer `x W^T + b` for every sample of its weights.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The layer `x W^T + b`, or `x W^T`, for every sample of its weights.
 
     Args:
         x: Inputs `(n, in)`, shared by all samples, or `(*S, n, in)`.
         weight: `(*S, out, in)`.
-        bias: `(*S, out)`.
+        bias: `(*S, out)`, or `None`.
 
     Returns:
         `(*S, n, out)`.
@@ -55,11 +66,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         *samples, out, inputs = weight.shape
         product = x @ weight.reshape(-1, inputs).mT
         stacked = product.unflatten(1, (-1, out)).transpose(0, 1)
-        return stacked.reshape(*samples, x.shape[0], out) + bias.unsqueeze(-2)
-    return torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
+        product = stacked.reshape(*samples, x.shape[0], out)
+    else:
+        product = torch.matmul(x, weight.mT)
+    return product if bias is None else product + bias.unsqueeze(-2)
 
 
-class Linear(PyroModule):
+class Weights(PyroModule):
+    """Holds weights: sites of the model where they have a prior, plain parameters where not.
+
+    Attributes:
+        like: An empty buffer that has the float type and device of the weights.
+    """
+
+    like: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("like", torch.empty(0), persistent=False)
+
+
+class Linear(Weights):
     """A linear layer with a prior on its weight and bias; without one they are plain parameters.
 
     Args:
@@ -68,6 +95,7 @@ class Linear(PyroModule):
         prior: See `pyro_deeponet.priors`. Where it is, or gives, `None`, a weight is an ordinary
             parameter.
         name: Where the layer stands in the model, for the names of its sites.
+        bias: Whether it has one.
 
     Examples:
         >>> from pyro_deeponet import priors
@@ -75,46 +103,31 @@ class Linear(PyroModule):
         torch.Size([5, 2])
     """
 
-    like: Tensor
-
-    def __init__(self, inputs: int, outputs: int, prior: Prior | None, name: str) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, prior: Prior | None, name: str, bias: bool = True
+    ) -> None:
         super().__init__()
         self.name = name
-        self.shapes = {
-            f"{name}.weight": torch.Size([outputs, inputs]),
-            f"{name}.bias": torch.Size([outputs]),
-        }
-        # A weight of this layer has the type and device of this buffer.
-        self.register_buffer("like", torch.empty(0), persistent=False)
+        self.shapes = {f"{name}.weight": torch.Size([outputs, inputs])}
+        if bias:
+            self.shapes[f"{name}.bias"] = torch.Size([outputs])
         for site, shape in self.shapes.items():
-            attribute = site.rsplit(".", 1)[1]
-            if prior is not None and _is_bayesian(prior, site, shape):
-                drawn: Any = partial(_prior_of_layer, prior, site, shape)
-                setattr(self, attribute, PyroSample(drawn))
-            else:
-                setattr(self, attribute, nn.Parameter(torch.zeros(shape)))
+            add_weight(self, site, shape, prior)
 
     def weights(self) -> dict[str, Tensor]:
         """Read the weights, which samples them inside a running Pyro model."""
-        return {site: self._read(site.rsplit(".", 1)[1]) for site in self.shapes}
-
-    def _read(self, attribute: str) -> Tensor:
-        # Reading a parameter registers it with Pyro, which would make a frozen one learn.
-        parameter = self._parameters.get(attribute)
-        if parameter is not None and not parameter.requires_grad:
-            return parameter
-        value: Tensor = getattr(self, attribute)
-        return value
+        return {site: read_weight(self, site) for site in self.shapes}
 
     def start(self, generator: torch.Generator) -> dict[str, Tensor]:
         """He's random weights and zero biases, from which training sets out."""
-        (weight, shape), (bias, width) = self.shapes.items()
+        (weight, shape), *biases = self.shapes.items()
         normal = torch.randn(shape, generator=generator) * math.sqrt(2 / shape[1])
-        return {weight: normal.to(self.like), bias: torch.zeros(width).to(self.like)}
+        zeros = {bias: torch.zeros(width).to(self.like) for bias, width in biases}
+        return {weight: normal.to(self.like)} | zeros
 
     def evaluate(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """The layer with weights given by the names of their sites."""
-        return linear(x, weights[f"{self.name}.weight"], weights[f"{self.name}.bias"])
+        return linear(x, weights[f"{self.name}.weight"], weights.get(f"{self.name}.bias"))
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer, `(n, in) -> (*S, n, out)`."""
@@ -130,6 +143,10 @@ class MLP(PyroModule):
         activation: Applied after every layer but the last.
         final_activation: Whether the last layer has an activation too.
         name: Where the network stands in the model.
+
+    Attributes:
+        sizes: Numbers that a row has after each layer; the last is the width of the network.
+        cost: About how many multiplications a row takes.
 
     Examples:
         >>> from pyro_deeponet import priors
@@ -148,15 +165,16 @@ class MLP(PyroModule):
     ) -> None:
         super().__init__()
         self.activations = [activation] * (len(sizes) - 2) + [activation] * final_activation
-        self.depth = len(sizes) - 1
+        self.sizes = tuple(sizes[1:])
         self.shapes: dict[str, torch.Size] = {}
         for i, (inputs, outputs) in enumerate(pairwise(sizes)):
             layer = Linear(inputs, outputs, prior, f"{name}.{i}")
             setattr(self, str(i), layer)
             self.shapes |= layer.shapes
+        self.cost = sum(shape.numel() for shape in self.shapes.values())
 
     def _layers(self) -> list[Linear]:
-        return [getattr(self, str(i)) for i in range(self.depth)]
+        return [getattr(self, str(i)) for i in range(len(self.sizes))]
 
     def weights(self) -> dict[str, Tensor]:
         """Read the weights of all layers, which samples them inside a running Pyro model."""
@@ -177,6 +195,27 @@ class MLP(PyroModule):
     def forward(self, x: Tensor) -> Tensor:
         """The network, `(n, inputs) -> (*S, n, width)`."""
         return self.evaluate(x, self.weights())
+
+
+def add_weight(owner: Weights, site: str, shape: torch.Size, prior: Prior | None) -> None:
+    """Give a module a weight under the last part of its name: drawn from the prior, if any."""
+    attribute = site.rsplit(".", 1)[1]
+    if prior is not None and _is_bayesian(prior, site, shape):
+        drawn: Any = partial(_prior_of_owner, prior, site, shape)
+        setattr(owner, attribute, PyroSample(drawn))
+    else:
+        setattr(owner, attribute, nn.Parameter(torch.zeros(shape)))
+
+
+def read_weight(owner: Weights, site: str) -> Tensor:
+    """Read a weight of a module, which samples it inside a running Pyro model."""
+    attribute = site.rsplit(".", 1)[1]
+    # Reading a parameter registers it with Pyro, which would make a frozen one learn.
+    parameter = owner._parameters.get(attribute)
+    if parameter is not None and not parameter.requires_grad:
+        return parameter
+    value: Tensor = getattr(owner, attribute)
+    return value
 
 
 def prior_of(prior: Prior, site: str, shape: torch.Size, like: Tensor) -> Any:
@@ -205,5 +244,5 @@ def _is_bayesian(prior: Prior, site: str, shape: torch.Size) -> bool:
         return prior(site, shape) is not None
 
 
-def _prior_of_layer(prior: Prior, site: str, shape: torch.Size, layer: Linear) -> Any:
-    return prior_of(prior, site, shape, layer.like)
+def _prior_of_owner(prior: Prior, site: str, shape: torch.Size, owner: Weights) -> Any:
+    return prior_of(prior, site, shape, owner.like)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import pyro
@@ -11,13 +12,24 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_deeponet.contraction import affine, contract, without_plates
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.layers import ACTIVATIONS, MLP, Activation, Linear, prior_of
+from pyro_deeponet.layers import MLP, Activation, Linear, prior_of
 from pyro_deeponet.likelihoods import Heteroscedastic, Likelihood
+from pyro_deeponet.networks import (
+    BayesianModule,
+    Features,
+    Network,
+    check_sizes,
+    common_width,
+    count_features,
+    describe,
+    make_network,
+)
 from pyro_deeponet.priors import Normal, Prior
 from pyro_deeponet.scaling import Scaling
 
-__all__ = ["DeepONet", "contract", "whole_size"]
+__all__ = ["DeepONet", "whole_size"]
 
 HEADS = ("dot", "features")
 SCALINGS = ("standard", "minmax")
@@ -35,14 +47,21 @@ class DeepONet(PyroModule):
     `trunk`, `head.weight`, `head.bias`, and the observation `s` in the plates `functions` (dim -2)
     and `points` (dim -1). Inputs and outputs are in physical units.
 
+    Either net may be any `torch.nn.Module`, such as a convolutional one over a field that is
+    flattened into the sensors. It is given `(rows, k)` or `(rows, d)` in network units, makes of
+    each row by itself `p` features, `(rows, p)`, and has a site `branch.<name>` for each of its
+    parameters; those with `requires_grad=False` stay as they are. Training starts from the values
+    that it came with. A callable that makes the module, such as its class, is called anew for each
+    seed instead, so that the members of an ensemble start apart.
+
     Args:
         sensors: Number of sensors `k` of an input function.
         coordinates: Number of coordinates `d` of a location.
-        branch: Widths of the branch net's layers.
-        trunk: Widths of the trunk net's layers; the last is that of the branch.
-        activation: A name (`"relu"`, `"tanh"`, `"gelu"`, `"silu"`, `"sigmoid"`, `"sine"`,
-            `"identity"`) or a callable on tensors.
-        final_activation: Whether both nets end with the activation, as in the paper's appendix.
+        branch: Widths of the branch net's layers, a module, or a callable that makes one.
+        trunk: The same for the trunk net; its last width is that of the branch.
+        activation: Of nets given by their widths: a name (`"relu"`, `"tanh"`, `"gelu"`, `"silu"`,
+            `"sigmoid"`, `"sine"`, `"identity"`) or a callable on tensors.
+        final_activation: Whether they end with the activation, as in the paper's appendix.
         head: `"dot"`: the scalar product of `b` and `t` goes to the linear output nodes, as in the
             paper. `"features"`: their elementwise product does, a weight a feature.
         prior: Prior of every weight and bias, see `pyro_deeponet.priors`. `None`: plain parameters,
@@ -51,6 +70,14 @@ class DeepONet(PyroModule):
         likelihood: See `pyro_deeponet.likelihoods`; `Heteroscedastic()` unless told.
         scaling: A `Scaling`, or `None` for none. `"standard"` and `"minmax"` are fitted to data,
             by `for_data`.
+        trunk_features: A callable from locations `(q, d)` in physical units, in which a period
+            means something, to features `(q, d')`, which the trunk gets in their place; a row by
+            itself, such as `networks.Fourier((1.0, None))`. The scaling of locations is then that
+            of the features.
+        branch_skip: Whether a linear map of the sensors is added to the branch's features,
+            :math:`b = B(u) + W u`, site `branch.skip.weight` `(p, k)`. A linear operator is then
+            learnt by a linear path, instead of by ReLUs that must agree to be straight; one that is
+            nearly so leaves only the rest to the net.
 
     Examples:
         >>> model = DeepONet(sensors=4, coordinates=1, branch=(8, 8), trunk=(8, 8))
@@ -58,23 +85,40 @@ class DeepONet(PyroModule):
         torch.Size([3, 5])
         >>> model
         DeepONet(4 sensors, 1 coordinate, branch 8-8, trunk 8-8, relu, head dot, 204 weights)
+
+        A convolutional branch over a 6 x 6 field, and a trunk that knows the period of `x`:
+
+        >>> from torch import nn
+        >>> from pyro_deeponet.networks import Fourier
+        >>> cnn = nn.Sequential(
+        ...     nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(),
+        ...     nn.Linear(16, 8))
+        >>> periodic = Fourier((1.0, None), harmonics=2)
+        >>> model = DeepONet(36, 2, branch=cnn, trunk=(8, 8), trunk_features=periodic)
+        >>> model(torch.zeros(3, 36), torch.rand(5, 2)).shape, model.shapes["branch.1.weight"]
+        (torch.Size([3, 5]), torch.Size([4, 1, 3, 3]))
+        >>> DeepONet(36, 2, branch_skip=True).shapes["branch.skip.weight"]
+        torch.Size([30, 36])
     """
 
     def __init__(
         self,
         sensors: int,
         coordinates: int,
-        branch: Sequence[int] = (30, 30, 30),
-        trunk: Sequence[int] = (30, 30, 30),
+        branch: Network = (30, 30, 30),
+        trunk: Network = (30, 30, 30),
         activation: str | Activation = "relu",
         final_activation: bool = False,
         head: str = "dot",
         prior: Prior | None = Normal(0.0, 1.0),  # noqa: B008 - immutable
         likelihood: Likelihood | None = None,
         scaling: Scaling | None = None,
+        trunk_features: Features | None = None,
+        branch_skip: bool = False,
     ) -> None:
         super().__init__()
-        _check_sizes(sensors, coordinates, branch, trunk)
+        check_sizes("sensors", [sensors])
+        check_sizes("coordinates", [coordinates])
         if head not in HEADS:
             raise ValueError(f"head is {head!r}, expected one of {', '.join(map(repr, HEADS))}")
         if isinstance(scaling, str):
@@ -83,28 +127,42 @@ class DeepONet(PyroModule):
                 f"scaling={scaling!r}), or pass a pyro_deeponet.scaling.Scaling"
             )
         self.sensors, self.coordinates = sensors, coordinates
-        self.branch_sizes, self.trunk_sizes = tuple(branch), tuple(trunk)
         self.activation, self.final_activation, self.head_kind = activation, final_activation, head
+        self.features, self.branch_skip = trunk_features, branch_skip
         self.prior = prior
         self.likelihood = Heteroscedastic() if likelihood is None else likelihood
-        self.scaling = Scaling.identity(sensors, coordinates) if scaling is None else scaling
-        act = _activation(activation)
-        self.branch = MLP((sensors, *branch), prior, act, final_activation, "branch")
-        self.trunk = MLP((coordinates, *trunk), prior, act, final_activation, "trunk")
-        inputs = 1 if head == "dot" else branch[-1]
+        inputs = count_features(trunk_features, coordinates)
+        self.scaling = Scaling.identity(sensors, inputs) if scaling is None else scaling
+        _check_scaling(self.scaling, sensors, inputs)
+        kind = prior, activation, final_activation
+        self.branch: MLP | BayesianModule = make_network(branch, sensors, *kind, "branch")
+        self.trunk: MLP | BayesianModule = make_network(trunk, inputs, *kind, "trunk")
+        self.branch_sizes, self.trunk_sizes = self.branch.sizes, self.trunk.sizes
+        width = common_width(self.branch_sizes, self.trunk_sizes)
+        if branch_skip:
+            if hasattr(self.branch, "skip"):
+                raise ValueError("the branch has a part 'skip' itself; rename it in the module")
+            self.branch.skip = Linear(sensors, width, prior, "branch.skip", bias=False)
+        inputs = 1 if head == "dot" else width
         self.head = Linear(inputs, self.likelihood.nodes, prior, "head")
-        self.shapes = self.branch.shapes | self.trunk.shapes | self.head.shapes
+        self.shapes = {site: size for part in self._parts() for site, size in part.shapes.items()}
         self.set_parameters(self.start(seed=0))
 
     @classmethod
     def for_data(
-        cls, data: OperatorData, *, scaling: str | Scaling | None = "standard", **kwargs: Any
+        cls,
+        data: OperatorData,
+        *,
+        scaling: str | Scaling | None = "standard",
+        trunk_features: Features | None = None,
+        **kwargs: Any,
     ) -> DeepONet:
         """A model for this data: its number of sensors and coordinates, and its scaling.
 
         Args:
             data: Training data.
             scaling: `"standard"` (z-scores), `"minmax"` (zero to one), `None` or a `Scaling`.
+            trunk_features: As `DeepONet` takes it; it is the features that are scaled.
             **kwargs: As `DeepONet` takes them.
 
         Examples:
@@ -116,29 +174,41 @@ class DeepONet(PyroModule):
         if isinstance(scaling, str) and scaling not in SCALINGS:
             names = ", ".join(map(repr, SCALINGS))
             raise ValueError(f"scaling is {scaling!r}, expected {names}, None or a Scaling")
-        maps = getattr(Scaling, scaling)(data) if isinstance(scaling, str) else scaling
-        return cls(data.u.shape[1], data.y.shape[1], scaling=maps, **kwargs)
+        sensors, coordinates = data.u.shape[1], data.y.shape[1]
+        count_features(trunk_features, coordinates)
+        seen = data if trunk_features is None else replace(data, y=trunk_features(data.y))
+        maps = getattr(Scaling, scaling)(seen) if isinstance(scaling, str) else scaling
+        return cls(sensors, coordinates, scaling=maps, trunk_features=trunk_features, **kwargs)
+
+    def _parts(self) -> list[MLP | BayesianModule | Linear]:
+        skip = [self.branch.skip] if self.branch_skip else []
+        return [self.branch, *skip, self.trunk, self.head]
 
     def weights(self) -> dict[str, Tensor]:
         """Read all weights by name, which samples them inside a running Pyro model."""
-        return self.branch.weights() | self.trunk.weights() | self.head.weights()
+        return {site: w for part in self._parts() for site, w in part.weights().items()}
 
     def start(self, seed: int = 0) -> dict[str, Tensor]:
         r"""Weights from which training sets out, by name.
 
-        He's random weights and zero biases. The head is tamed: a scalar product of `p` features is
-        of size :math:`\sqrt p` or more, so its weight for `mu` is :math:`1/\sqrt p` (ones, over
-        :math:`\sqrt p`, for `"features"`), and `delta` starts as a constant, `sigma` at 0.1.
+        He's random weights and zero biases; a module's own values, or those of a module made with
+        this seed, as told above. The linear path of `branch_skip` starts at zero, which trained
+        better than random weights: the net sets out as it would without.
+
+        The head is tamed: a scalar product of `p` features is of size :math:`\sqrt p` or more, so
+        its weight for `mu` is :math:`1/\sqrt p` (ones, over :math:`\sqrt p`, for `"features"`),
+        and `delta` starts as a constant, `sigma` at 0.1.
         """
         generator = torch.Generator().manual_seed(seed)
-        weights = self.branch.start(generator) | self.trunk.start(generator)
-        head = self.head.start(generator)
-        head["head.weight"].zero_()
-        head["head.weight"][0] = self.branch_sizes[-1] ** -0.5
+        weights = {s: w for part in self._parts() for s, w in part.start(generator).items()}
+        if self.branch_skip:
+            weights["branch.skip.weight"].zero_()
+        weights["head.weight"].zero_()
+        weights["head.weight"][0] = self.branch_sizes[-1] ** -0.5
         delta = self.likelihood.start_at(0.1)
         if delta is not None:
-            head["head.bias"][1] = delta
-        return weights | head
+            weights["head.bias"][1] = delta
+        return weights
 
     def set_parameters(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights into those that are plain parameters; the others are left out."""
@@ -188,27 +258,36 @@ class DeepONet(PyroModule):
 
     def branch_features(self, weights: Mapping[str, Tensor], u: Tensor) -> Tensor:
         """What the branch net makes of functions `(n, k)` in physical units: `(*S, n, p)`."""
-        return self.branch.evaluate(self.scaling.u(u), weights)
+        x = self.scaling.u(u)
+        b = self.branch.evaluate(x, weights)
+        return b + self.branch.skip.evaluate(x, weights) if self.branch_skip else b
 
     def trunk_features(self, weights: Mapping[str, Tensor], y: Tensor) -> Tensor:
         """What the trunk net makes of locations `(q, d)` in physical units: `(*S, q, p)`."""
-        return self.trunk.evaluate(self.scaling.y(y), weights)
+        seen = y if self.features is None else self.features(y)
+        return self.trunk.evaluate(self.scaling.y(seen), weights)
 
     def combine(
         self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The head: from features to the output nodes `mu` and `delta`, as `nodes` gives them."""
+        mu, *delta = self.outputs(weights, b, t, index)
+        return mu, delta[0] if delta else None
+
+    def outputs(
+        self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """The output nodes one after the other: the next is made when the last is done with."""
         w, c = weights["head.weight"], weights["head.bias"]
-        count = self.likelihood.nodes
-        offsets = [_without_plates(c[..., j, None, None]) for j in range(count)]
-        if self.head_kind == "dot":
-            product = _without_plates(contract(b, t, index))
-            slopes = [_without_plates(w[..., j, :, None]) for j in range(count)]
-            out = [torch.addcmul(o, a, product) for a, o in zip(slopes, offsets, strict=True)]
-        else:
-            features = [contract(b * w[..., j, None, :], t, index) for j in range(count)]
-            out = [_without_plates(f) + o for f, o in zip(features, offsets, strict=True)]
-        return out[0], out[1] if count == 2 else None
+        dot, last = self.head_kind == "dot", self.likelihood.nodes - 1
+        product = without_plates(contract(b, t, index)) if dot else None
+        for j in range(last + 1):
+            offset = without_plates(c[..., j, None, None])
+            if product is None:
+                yield without_plates(contract(b * w[..., j, None, :], t, index)) + offset
+            else:
+                slope = without_plates(w[..., j, :, None])
+                yield affine(slope, product, offset, overwrite=j == last)
 
     def moments(
         self, weights: Mapping[str, Tensor], u: Tensor, y: Tensor, index: Tensor | None = None
@@ -278,12 +357,17 @@ class DeepONet(PyroModule):
             )
 
     def __repr__(self) -> str:
-        widths = ["-".join(map(str, sizes)) for sizes in (self.branch_sizes, self.trunk_sizes)]
+        branch, trunk = describe(self.branch), describe(self.trunk)
+        if self.features is not None:
+            own = not is_dataclass(self.features)
+            trunk += f" on {'own features' if own else self.features}"
         act = self.activation if isinstance(self.activation, str) else "own activation"
+        layers = any(isinstance(net, MLP) for net in (self.branch, self.trunk))
         return (
             f"DeepONet({self.sensors} sensors, {self.coordinates} "
-            f"coordinate{'s' * (self.coordinates > 1)}, branch {widths[0]}, trunk {widths[1]}, "
-            f"{act}, head {self.head_kind}, {sum(s.numel() for s in self.shapes.values())} weights"
+            f"coordinate{'s' * (self.coordinates > 1)}, branch {branch}"
+            f"{' + skip' * self.branch_skip}, trunk {trunk}, {f'{act}, ' * layers}"
+            f"head {self.head_kind}, {sum(s.numel() for s in self.shapes.values())} weights"
             f"{'' if self.sampled_shapes() else ', deterministic'})"
         )
 
@@ -300,72 +384,11 @@ def whole_size(size: int | tuple[int, int] | None, n: int, m: int) -> tuple[int,
     return (size, m) if isinstance(size, int) else size
 
 
-def contract(b: Tensor, t: Tensor, index: Tensor | None = None) -> Tensor:
-    r"""The scalar products :math:`\langle b_i, t_j \rangle` of functions and their locations.
-
-    With an index there are two exact ways: multiply over the whole grid and pick the scalars, or
-    pick the features of each point and multiply those. The first moves `q` scalars a function, the
-    second `m` vectors of width `p`; the cheaper one is taken.
-
-    Args:
-        b: Branch features `(*S, n, p)`.
-        t: Trunk features `(*S, q, p)`.
-        index: `(n, m)`.
-
-    Returns:
-        `(*S, n, q)`, or `(*S, n, m)`.
-    """
-    if index is None:
-        return b @ t.mT
-    return _over_grid(b, t, index) if _grid_is_cheaper(b, t, index) else _over_points(b, t, index)
-
-
-def _grid_is_cheaper(b: Tensor, t: Tensor, index: Tensor) -> bool:
-    return t.shape[-2] <= index.shape[-1] * b.shape[-1]
-
-
-def _over_grid(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
-    grid = b @ t.mT
-    return grid.gather(-1, index.expand(*grid.shape[:-1], -1))
-
-
-def _over_points(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
-    # With all samples of a location side by side one look-up fetches them in one piece.
-    samples = torch.broadcast_shapes(b.shape[:-2], t.shape[:-2])
-    b, t = (x.expand(*samples, -1, -1).reshape(-1, *x.shape[-2:]) for x in (b, t))
-    rows = t.transpose(0, 1).flatten(1)
-    picked = torch.nn.functional.embedding(index, rows).unflatten(-1, (len(t), -1))
-    products = (picked * b.transpose(0, 1).unsqueeze(1)).sum(-1)
-    return products.permute(2, 0, 1).reshape(*samples, *index.shape)
-
-
-def _without_plates(x: Tensor) -> Tensor:
-    """Drop the two dimensions of size one that Pyro keeps for the plates left of `(n, q)`."""
-    return x.squeeze(-3).squeeze(-3) if x.dim() >= 4 and x.shape[-4:-2] == (1, 1) else x
-
-
-def _activation(activation: str | Activation) -> Activation:
-    if callable(activation):
-        return activation
-    if activation not in ACTIVATIONS:
-        names = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"activation is {activation!r}, expected one of {names}, or a callable")
-    return ACTIVATIONS[activation]
-
-
-def _check_sizes(
-    sensors: int, coordinates: int, branch: Sequence[int], trunk: Sequence[int]
-) -> None:
-    for name, sizes in (
-        ("sensors", [sensors]),
-        ("coordinates", [coordinates]),
-        ("branch", branch),
-        ("trunk", trunk),
-    ):
-        if not len(sizes) or not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ValueError(f"{name} is {sizes}, expected positive whole numbers")
-    if branch[-1] != trunk[-1]:
-        raise ValueError(
-            f"the branch ends with width {branch[-1]} and the trunk with {trunk[-1]}; "
-            "their product needs equal last widths"
-        )
+def _check_scaling(scaling: Scaling, sensors: int, inputs: int) -> None:
+    for name, size, of in (("u", sensors, "sensors"), ("y", inputs, "inputs of the trunk")):
+        for tensor in getattr(scaling, name).buffers():
+            if tensor.numel() not in (1, size):
+                raise ValueError(
+                    f"scaling.{name} is for {tensor.numel()} columns, the model has {size} {of}; "
+                    "let DeepONet.for_data fit it"
+                )

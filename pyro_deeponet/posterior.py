@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
+from pyro import distributions as dist
 from pyro.infer import Predictive
 from torch import Tensor
 
-from pyro_deeponet import serialization
+from pyro_deeponet import networks, serialization
 from pyro_deeponet.arrays import ArrayLike, check_finite, check_matrix, to_tensor
 from pyro_deeponet.calibration import Calibration, conformal_quantile
 from pyro_deeponet.data import OperatorData
@@ -42,7 +44,8 @@ class Posterior:
     Args:
         model: The model whose weights these are.
         guide: A fitted guide.
-        weights: Samples by name, each `(S, ...)`, instead of a guide.
+        weights: Samples by name, each `(S, ...)`, instead of a guide; those of weights that are
+            plain parameters take their place.
         history: What happened during the fit.
         calibration: A correction of the spread, see `calibrate`.
 
@@ -69,7 +72,8 @@ class Posterior:
                 f"{'both were given' if guide is not None else 'the weights have priors'}"
             )
         if weights is not None:
-            check_weights(weights, model.sampled_shapes())
+            kept = {name: shape for name, shape in model.shapes.items() if name in weights}
+            check_weights(weights, model.sampled_shapes() | kept)
         self.model, self.guide, self.weights = model, guide, weights
         self.history = history or History()
         self.calibration = calibration
@@ -127,7 +131,8 @@ class Posterior:
         Args:
             u: Functions at the sensors, `(n, k)`; or data, to predict at their own points.
             y: Locations, `(q, d)`.
-            num_samples: Number of weight samples.
+            num_samples: Number of weight samples. Where samples are kept (`mcmc`, `ensemble`), at
+                most those, evenly spread over them, and each of them once.
             seed: Chooses the weight samples.
             max_memory: Bytes.
             progress: Whether a prediction that takes long shows a progress bar.
@@ -195,11 +200,19 @@ class Posterior:
             >>> posterior.predictive(10)(torch.zeros(3, 4), torch.zeros(5, 1))["s"].shape
             torch.Size([10, 3, 5])
         """
-        weights = self.sample_weights(num_samples, seed)
-        sampled = {k: v for k, v in weights.items() if k not in self.model.plain_weights()}
+        weights, kept = self.sample_weights(num_samples, seed), self.weights or {}
+        plain = self.model.plain_weights()
+        sampled = {k: v for k, v in weights.items() if k not in plain or k in kept}
         if not sampled:
             return Predictive(self.model, num_samples=num_samples)
-        return Predictive(self.model, posterior_samples=sampled)
+        lifted = {name: w.detach() for name, w in plain.items() if name in kept}
+        model = _with_sites(self.model, lifted) if lifted else self.model
+        return Predictive(model, posterior_samples=sampled)
+
+    @property
+    def diagnostics(self) -> dict[str, float]:
+        """What `mcmc` found out about its chains, see there; empty for other posteriors."""
+        return self.history.diagnostics
 
     def calibrate(
         self, held_out: OperatorData, level: float = 0.95, num_samples: int = 100, seed: int = 0
@@ -264,8 +277,8 @@ class Posterior:
         """Write the posterior to one file: model, scaling, guide or weights, history, calibration.
 
         The file holds plain values and tensors only. It takes the place of an older one when it is
-        complete. A prior, guide, activation or likelihood of your own is not in it, and must be
-        passed to `load`.
+        complete. A prior, guide, activation, likelihood, module or features of your own are not
+        in it, and must be passed to `load`.
 
         Args:
             path: The file; its folder is created when missing.
@@ -293,6 +306,9 @@ class Posterior:
         guide: Guide | None = None,
         activation: Activation | None = None,
         likelihood: Likelihood | None = None,
+        branch: networks.Network | None = None,
+        trunk: networks.Network | None = None,
+        trunk_features: networks.Features | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Posterior:
@@ -304,6 +320,10 @@ class Posterior:
             guide: The callable `model -> guide`, likewise.
             activation: The activation, likewise.
             likelihood: The likelihood, likewise; its parameters are read from the file.
+            branch: The module, or the callable that makes it, where the branch was one; its
+                weights and buffers are read from the file.
+            trunk: The same for the trunk.
+            trunk_features: The features, where they were a callable of your own.
             device: Where the posterior goes; the CPU unless told.
             dtype: Its float type; that of the file unless told.
 
@@ -315,7 +335,8 @@ class Posterior:
             ValueError: The file is damaged or something else, or needs what was not passed.
         """
         own = {
-            "prior": prior, "guide": guide, "activation": activation, "likelihood": likelihood
+            "prior": prior, "guide": guide, "activation": activation, "likelihood": likelihood,
+            "branch": branch, "trunk": trunk, "trunk_features": trunk_features,
         }  # fmt: skip
         return cls(**serialization.read(path, own, device, dtype))
 
@@ -376,6 +397,23 @@ class Posterior:
                 f"calibrated: std x {c.factor:.3g} for {c.level:.0%} on {c.functions} functions"
             )
         return f"Posterior({', '.join(parts)})"
+
+
+def _with_sites(model: DeepONet, parameters: Mapping[str, Tensor]) -> Callable[..., Tensor]:
+    """The model with these parameters as sites, which can be told the samples of an ensemble.
+
+    `pyro.poutine.lift` does not do it: a `PyroModule` reads its parameters whatever handlers say.
+    """
+
+    def lifted(*args: Any, **kwargs: Any) -> Tensor:
+        own = {
+            name: pyro.sample(name, dist.Delta(value, event_dim=value.dim()))
+            for name, value in parameters.items()
+        }
+        out: Tensor = torch.func.functional_call(model, own, args, kwargs)
+        return out
+
+    return lifted
 
 
 def _check_count(num_samples: int) -> None:

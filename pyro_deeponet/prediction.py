@@ -20,9 +20,12 @@ from pyro_deeponet.model import DeepONet
 __all__ = ["Network", "Prediction"]
 
 Where = tuple[slice, slice]
+Features = tuple[Tensor, Tensor, Tensor | None]
 
 #: Numbers of one block (samples x functions x locations): small enough to stay in the cache.
-BLOCK = 2**19
+BLOCK = 3 * 2**18
+#: Locations whose features are used again while they are in the cache.
+PANEL = 640
 #: Seconds after which a progress bar is shown.
 PATIENCE = 2.0
 
@@ -72,8 +75,9 @@ class Network:
             The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, which the
             caller may overwrite.
         """
-        for where, mu, delta in self._tiles(describe):
-            mu, sigma = self.model.to_physical(mu, delta)
+        for where, features in self._tiles(describe):
+            nodes = self.model.combine(self.weights, *features)
+            mu, sigma = self.model.to_physical(*nodes)
             if self.factor != 1.0:
                 mu, sigma = torch.lerp(mu.mean(0), mu, self.factor), sigma * self.factor
             yield where, mu, sigma
@@ -84,34 +88,60 @@ class Network:
 
         The moments are taken in network units, and only they are brought to physical ones.
         """
-        units, likelihood = self.model.scaling.s, self.model.likelihood
+        units, weights = self.model.scaling.s, self._in_bits()
         mean, epistemic, aleatoric = (self.u.new_empty(self.shape) for _ in range(3))
-        for where, mu, delta in self._tiles("predicting"):
-            sigma = likelihood.sigma(delta, units.scale)
-            centre, between, within = mixture.mean_and_variances(mu, sigma, overwrite=True)
-            mean[where] = units.inverse(centre)
-            epistemic[where] = between.sqrt_().mul_(units.scale * self.factor)
-            aleatoric[where] = within.sqrt_().mul_(units.scale * self.factor)
-        return mean, epistemic, aleatoric
+        for where, features in self._tiles("predicting"):
+            mean[where], epistemic[where], aleatoric[where] = self._moments(weights, features)
+        for variance in (epistemic, aleatoric):
+            variance.sqrt_().mul_(units.scale * self.factor)
+        return mean.mul_(units.scale).add_(units.shift), epistemic, aleatoric
 
-    def _tiles(self, describe: str) -> Iterator[tuple[Where, Tensor, Tensor | None]]:
-        """The output nodes in network units, block by block, with a progress bar."""
+    def _in_bits(self) -> dict[str, Tensor]:
+        """The weights with a head whose second node is `delta / log(2)`, as `sigma_` takes it."""
+        w, c = (self.weights[name].clone() for name in ("head.weight", "head.bias"))
+        w[..., 1:, :] /= math.log(2)
+        c[..., 1:] /= math.log(2)
+        return {**self.weights, "head.weight": w, "head.bias": c}
+
+    def _moments(
+        self, weights: Mapping[str, Tensor], features: Features
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`mixture.mean_and_variances` of one block, in network units.
+
+        It is written anew for speed: two pieces of memory, which stay in the cache, are all that
+        is used. They are overwritten, and given back before the next block.
+        """
+        nodes = self.model.outputs(weights, *features)
+        mu = next(nodes)
+        mean = mu.mean(0)
+        epistemic = mu.sub_(mean).square_().mean(0)
+        del mu  # sigma takes its memory
+        bits = next(nodes, None)
+        sigma = self.model.likelihood.sigma_(bits, self.model.scaling.s.scale)
+        fits = bits is not None and bits.shape == sigma.shape
+        aleatoric = torch.mul(sigma, sigma, out=bits if fits else None)
+        return mean, epistemic, aleatoric.mean(0) if aleatoric.dim() == 3 else aleatoric
+
+    def _tiles(self, describe: str) -> Iterator[tuple[Where, Features]]:
+        """What `model.combine` needs for one block after another, with a progress bar."""
         n, m = self.shape
         tiles = self._grid() if self.index is None else self._indexed(self.index)
         with tqdm(
             total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True,
             disable=not self.progress,
         ) as bar:  # fmt: skip
-            for where, (mu, delta) in tiles:
-                yield where, mu, delta
-                bar.update(mu[0].numel())
+            for where, features in tiles:
+                yield where, features
+                bar.update(math.prod(place.stop - place.start for place in where))
 
-    def _grid(self) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
+    def _grid(self) -> Iterator[tuple[Where, Features]]:
         """Tiles of functions x locations; the features of many are made at once."""
         (n, q), features, numbers = self.shape, *self._budget()
-        rows, columns = min(n, features), min(q, features)
-        b_size = math.ceil(columns / math.ceil(columns / math.isqrt(numbers)))  # tiles of one size
-        a_size = min(rows, numbers // b_size)
+        rows, columns = min(n, features), min(q, features, PANEL)
+        # Wide tiles, of whole vector registers: for the product, and for long rows in the results.
+        b_size = _evenly(columns, math.isqrt(3 * numbers))
+        a_size = min(rows, max(1, numbers // b_size))
+        a_size -= a_size % 16 if a_size > 16 else 0
         t = self._features(self.model.trunk_features, self.y[:columns])
         for i in range(0, n, rows):
             b = self._features(self.model.branch_features, self.u[i : i + rows])
@@ -122,14 +152,14 @@ class Network:
                     for c in range(0, t.shape[1], b_size):
                         tile = b[:, r : r + a_size], t[:, c : c + b_size]
                         where = _block(i + r, tile[0]), _block(j + c, tile[1])
-                        yield where, self.model.combine(self.weights, *tile)
+                        yield where, (*tile, None)
 
-    def _indexed(self, index: Tensor) -> Iterator[tuple[Where, tuple[Tensor, Tensor | None]]]:
+    def _indexed(self, index: Tensor) -> Iterator[tuple[Where, Features]]:
         """Groups of functions with their points; the features of a small grid are made once."""
         (n, m), features, numbers = self.shape, *self._budget()
         columns = min(m, features, numbers)
         width = self.model.branch_sizes[-1]
-        picked = min(len(self.y), 2 * columns * width)  # numbers a function, see model.contract
+        picked = min(len(self.y), 2 * columns * width)  # numbers a function, see contract
         rows = max(1, min(features // columns, numbers // picked))
         shared = len(self.y) <= features
         t = self._features(self.model.trunk_features, self.y if shared else self.y[:1])
@@ -141,7 +171,7 @@ class Network:
                 if not shared:
                     used, part = torch.unique(part, return_inverse=True)
                     t = self._features(self.model.trunk_features, self.y[used])
-                yield where, self.model.combine(self.weights, b, t, part)
+                yield where, (b, t, part)
 
     def _features(self, net: Callable[..., Tensor], x: Tensor) -> Tensor:
         """What a net makes of functions or locations, `(S, rows, p)`, in blocks of rows."""
@@ -270,6 +300,11 @@ class Prediction:
     def __repr__(self) -> str:
         (n, q), s = self._network.shape, self._network.samples
         return f"Prediction({n} functions x {q} points, mixture of {s} weight samples)"
+
+
+def _evenly(total: int, limit: int) -> int:
+    """Size of the parts, at most `limit`, of which `total` is made."""
+    return math.ceil(total / math.ceil(total / limit))
 
 
 def _block(start: int, features: Tensor) -> slice:

@@ -1,8 +1,8 @@
 """A posterior as one file: plain values and tensors, read without running anything in it.
 
-What a file cannot hold is code. A prior, guide, activation or likelihood from this package is
-written by its name and looked up again here; one of the user's own is marked as such, and must be
-passed again on loading.
+What a file cannot hold is code. A prior, guide, activation, likelihood or map of features from this
+package is written by its name and looked up again here; one of the user's own, as a module given as
+branch or trunk always is, is marked as such, and must be passed again on loading.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import dataclasses
 import os
 import zipfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 from torch import Tensor, nn
 
 import pyro_deeponet
-from pyro_deeponet import likelihoods, priors
+from pyro_deeponet import likelihoods, networks, priors
 from pyro_deeponet.calibration import Calibration
-from pyro_deeponet.guides import GUIDES, make_guide
+from pyro_deeponet.guides import GUIDES, LowRank, make_guide
 from pyro_deeponet.history import History
-from pyro_deeponet.layers import ACTIVATIONS
+from pyro_deeponet.layers import ACTIVATIONS, MLP
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.scaling import Affine, Scaling
 from pyro_deeponet.storage import write_atomically
@@ -101,7 +101,8 @@ def read(
 
     Args:
         path: The file.
-        own: What the file could not hold: `"prior"`, `"guide"`, `"activation"`, `"likelihood"`.
+        own: What the file could not hold: `"prior"`, `"guide"`, `"activation"`, `"likelihood"`,
+            `"branch"`, `"trunk"`, `"trunk_features"`.
         device: Where the tensors go; the CPU unless told.
         dtype: Their float type; that of the file unless told.
 
@@ -209,12 +210,14 @@ def _pack_model(model: DeepONet) -> dict[str, Any]:
     return {
         "sensors": model.sensors,
         "coordinates": model.coordinates,
-        "branch": list(model.branch_sizes),
-        "trunk": list(model.trunk_sizes),
+        "branch": list(model.branch_sizes) if isinstance(model.branch, MLP) else OWN,
+        "trunk": list(model.trunk_sizes) if isinstance(model.trunk, MLP) else OWN,
+        "trunk_features": _pack_own(model.features),
+        "branch_skip": bool(model.branch_skip),
         "activation": names[0] if names else OWN,
         "final_activation": bool(model.final_activation),
         "head": model.head_kind,
-        "prior": _pack_prior(model.prior),
+        "prior": _pack_own(model.prior),
         "likelihood": _pack_likelihood(model.likelihood),
     }
 
@@ -229,8 +232,9 @@ def _build_model(
     }
     maps = (Affine(state[f"scaling.{x}.shift"], state[f"scaling.{x}.scale"]) for x in "uys")
     known: dict[str, Any] = {"scaling": Scaling(*maps)}
-    if "prior" not in own:
-        known["prior"] = _unpack(config["prior"])
+    # Files from before there were features, say, have none in them.
+    for name in {"prior", "trunk_features"} & config.keys() - own.keys():
+        known[name] = _unpack(config[name])
     if "likelihood" not in own:
         kinds = {kind.__name__: kind for kind in LIKELIHOODS}
         known["likelihood"] = kinds[config["likelihood"]["kind"]](**config["likelihood"]["fields"])
@@ -248,11 +252,10 @@ def _pack_likelihood(likelihood: likelihoods.Likelihood) -> Any:
 def _pack_guide(guide: Any) -> Any:
     if guide is None:
         return None
+    if type(guide) is AutoLowRankMultivariateNormal:
+        return {"kind": "lowrank", "fields": {"rank": _plain(guide.rank)}}
     names = [name for name, make in GUIDES.items() if type(guide) is getattr(make, "func", make)]
-    if not names:
-        return OWN
-    rank = {"rank": int(guide.rank)} if names[0] == "lowrank" else {}
-    return {"kind": names[0], "fields": rank}
+    return {"kind": names[0], "fields": {}} if names else OWN
 
 
 def _build_guide(config: Any, given: Mapping[str, Any], model: DeepONet) -> Any:
@@ -261,27 +264,26 @@ def _build_guide(config: Any, given: Mapping[str, Any], model: DeepONet) -> Any:
     if config == OWN:
         return make_guide(given["guide"], model)
     if config["kind"] == "lowrank":
-        lowrank: Any = GUIDES["lowrank"]
-        return make_guide(partial(lowrank, rank=config["fields"]["rank"]), model)
+        return make_guide(LowRank(**config["fields"]), model)
     return make_guide(config["kind"], model)
 
 
-def _prior_kinds() -> dict[str, Any]:
-    """The priors of this package that are told by their fields."""
-    named = {name: getattr(priors, name) for name in priors.__all__}
+def _kinds() -> dict[str, Any]:
+    """The priors and features of this package that are told by their fields."""
+    named = {name: getattr(of, name) for of in (priors, networks) for name in of.__all__}
     return {k: v for k, v in named.items() if isinstance(v, type) and dataclasses.is_dataclass(v)}
 
 
-def _pack_prior(prior: Any) -> Any:
+def _pack_own(value: Any) -> Any:
     try:
-        return _pack(prior)
+        return _pack(value)
     except TypeError:
         return OWN
 
 
 def _pack(value: Any) -> Any:
     """A value, or a prior with values and priors in its fields, in plain types."""
-    if _prior_kinds().get(type(value).__name__) is type(value):
+    if _kinds().get(type(value).__name__) is type(value):
         fields = {f.name: _pack(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__name__, "fields": fields}
     if isinstance(value, Mapping):
@@ -298,7 +300,7 @@ def _unpack(packed: Any) -> Any:
     if kind in ("list", "tuple"):
         return [_unpack(v) for v in fields] if kind == "list" else tuple(map(_unpack, fields))
     unpacked = {name: _unpack(v) for name, v in fields.items()}
-    return unpacked if kind == "dict" else _prior_kinds()[kind](**unpacked)
+    return unpacked if kind == "dict" else _kinds()[kind](**unpacked)
 
 
 def _plain(value: Any) -> Any:

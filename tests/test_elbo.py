@@ -11,9 +11,16 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
-from pyro_deeponet import DeepONet, DeepONetELBO, OperatorData, fit, likelihoods, priors
+from pyro_deeponet import (
+    DeepONet,
+    DeepONetELBO,
+    OperatorData,
+    contraction,
+    fit,
+    likelihoods,
+    priors,
+)
 from pyro_deeponet import elbo as elbo_module
-from pyro_deeponet import model as model_module
 from pyro_deeponet.elbo import gaussian_log_likelihood, unflatten
 from pyro_deeponet.guides import GUIDES, flat_sampler, make_guide, site_names, start_guide
 from pyro_deeponet.layers import defaults_of
@@ -80,7 +87,7 @@ def test_loss_and_gradients_are_those_of_trace_elbo_on_repeated_rows(
     monkeypatch, dtype, head, route, equal, final
 ):
     model, guide, data, particles = case(dtype, head, equal, final)
-    monkeypatch.setattr(model_module, "_grid_is_cheaper", lambda *_: route == "grid")
+    monkeypatch.setattr(contraction, "_grid_is_cheaper", lambda *_: route == "grid")
     parameters = list(guide.parameters())
     elbo = DeepONetELBO(particles)
     draw = flat_sampler(guide, model.shapes)

@@ -1,6 +1,7 @@
 """The network against a plain evaluation row by row, and the shapes and units it keeps."""
 
 import copy
+import math
 
 import numpy as np
 import pyro
@@ -10,8 +11,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
-from pyro_deeponet import DeepONet, OperatorData, Scaling, likelihoods, priors
-from pyro_deeponet import model as model_module
+from pyro_deeponet import DeepONet, OperatorData, Scaling, contraction, likelihoods, priors
 from pyro_deeponet.layers import linear
 
 DTYPES = [torch.float32, torch.float64]
@@ -61,7 +61,7 @@ def random_case(dtype, head="dot", final=False, n=4, k=6, q=9, d=2, m=3, samples
 @pytest.mark.parametrize("route", ["grid", "points", "no index"])
 def test_nodes_are_those_of_the_network_row_by_row(monkeypatch, dtype, head, final, lead, route):
     model, weights, u, y, index = random_case(dtype, head, final)
-    monkeypatch.setattr(model_module, "_grid_is_cheaper", lambda *_: route == "grid")
+    monkeypatch.setattr(contraction, "_grid_is_cheaper", lambda *_: route == "grid")
     if route == "no index":
         index = None
     given = {
@@ -277,6 +277,49 @@ def test_likelihoods(likelihood, sigma):
         assert found.item() == pytest.approx(0.25)
     elif isinstance(likelihood, likelihoods.Homoscedastic):
         assert likelihood.sigma(None, torch.tensor(4.0)).item() == pytest.approx(0.25)
+
+
+# Where the way to compute it changes: the degree of the polynomial, the logarithm, torch's own.
+SWITCHES = [*range(likelihoods.SMALLEST - 2, 2), likelihoods.LARGEST, 70]
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-6, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_fast_softplus_is_exact_on_both_sides_of_every_switch(dtype, floor):
+    for largest in (x + shift for x in SWITCHES for shift in (-1e-4, 0.0, 1e-4)):
+        bits = torch.linspace(largest - 15, largest, 500, dtype=dtype)
+        delta = math.log(2) * bits.double()
+        exact = floor + delta.clamp_min(0) + torch.log1p(torch.exp(-delta.abs()))
+        found = likelihoods.softplus2_(bits.clone(), floor).double()
+        # In float64 the exact value has roundings too, that of delta among them.
+        rtol = 3e-7 if dtype == torch.float32 else 2e-14
+        torch.testing.assert_close(found, exact, rtol=rtol, atol=0)
+
+
+def test_the_polynomial_is_the_logarithm_to_a_quarter_of_an_epsilon():
+    for power in range(likelihoods.SMALLEST, 0):
+        e = np.linspace(0, 2.0**power, 1001)[1:]
+        found = np.polynomial.Polynomial(likelihoods.log1p_polynomial(power))(e)
+        np.testing.assert_allclose(found, np.log1p(e) / e, rtol=0, atol=2.0**-25)
+    assert likelihoods.log1p_polynomial(0) is None
+
+
+def test_the_fast_noise_level_is_that_of_the_likelihood():
+    class Doubled(likelihoods.Heteroscedastic):
+        def sigma(self, delta, unit):
+            return 2 * super().sigma(delta, unit)
+
+    unit, delta = torch.tensor(4.0), torch.linspace(-9, 3, 50)
+    for likelihood in (likelihoods.Heteroscedastic(0.1), Doubled()):
+        found = likelihood.sigma_(delta / math.log(2), unit)
+        torch.testing.assert_close(found, likelihood.sigma(delta, unit))
+    odd = torch.tensor([math.nan, -3.0, -math.inf, math.inf])
+    found = likelihoods.softplus2_(odd.clone())
+    expected = torch.nn.functional.softplus(odd * math.log(2))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    torch.testing.assert_close(likelihoods.softplus2_(odd[1:3].clone()), expected[1:3])
+    assert not likelihoods.softplus2_(odd[2:3].clone()).any()
+    assert likelihoods.softplus2_(torch.zeros(0)).shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -520,6 +520,25 @@ def test_moments_of_blocks_are_those_of_the_mixture(case):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("head", ["dot", "features"])
+@pytest.mark.parametrize("noise", [1e-3, 1.0])
+def test_moments_where_the_mean_is_far_above_the_spread(head, noise):
+    """Squares of the mean would drown the variance in rounding."""
+    data = random_data(4, 2, 6, 11)
+    posterior = with_samples(data, 50, scale=0.2, head=head, scaling=None)
+    posterior.weights["head.bias"][:, 0] += 1000.0
+    posterior.weights["head.bias"][:, 1] += math.log(math.expm1(noise))
+    with torch.no_grad():
+        mu, delta = posterior.model.nodes(posterior.weights, data.u, data.y)
+    mu, sigma = mu.double(), torch.nn.functional.softplus(delta.double()) + 1e-6
+    assert mu.std(0).max() < 1
+    p = posterior.predict(data)
+    close = {"check_dtype": False, "atol": 0}
+    torch.testing.assert_close(p.mean, mu.mean(0), rtol=1e-6, **close)
+    torch.testing.assert_close(p.epistemic_std, mu.std(0, correction=0), rtol=1e-4, **close)
+    torch.testing.assert_close(p.aleatoric_std, sigma.square().mean(0).sqrt(), rtol=2e-6, **close)
+
+
 def test_a_guide_with_more_sites_than_weights():
     """A prior with scales of its own: the guide draws them too, the network ignores them."""
     model = DeepONet(3, 1, branch=(4,), trunk=(4,), prior=scale_of_scales)

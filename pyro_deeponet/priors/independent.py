@@ -63,7 +63,7 @@ class FanIn:
 
     def __call__(self, name: str, shape: torch.Size) -> dist.Distribution:
         """The prior of one weight."""
-        fan_in = shape[-1] if len(shape) > 1 else 1
+        fan_in = math.prod(shape[1:])  # of a matrix or a convolution; one for a bias
         return of_shape(dist.Normal(0.0, self.gain / math.sqrt(fan_in)), shape)
 
 

@@ -1,0 +1,70 @@
+"""What ten networks cost over one: `python -m experiments.benchmarks.ensemble`.
+
+The default network on the anti-derivative, 3000 functions x 20 points, in batches of 100. Short
+trainings of one network (`fit` without a prior), and of ensembles of one and ten, take turns, and
+each time is the median over the turns, so that a busy machine slows all alike and the ratios stand.
+Exits with 1 when ten members take three times as long as one or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from pyro_deeponet import DeepONet, ensemble, fit
+from pyro_deeponet.problems import Antiderivative
+
+__all__ = ["main", "milliseconds"]
+
+MEMBERS, STEPS, TURNS, BAR = 10, 100, 5, 3.0
+
+
+def milliseconds(trainings: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median time of a step of each training, taken in turns after one to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in trainings}
+    for turn in range(TURNS + 1):
+        for name, training in trainings.items():
+            spent = training().history.seconds
+            if turn:
+                times[name].append(1e3 * spent / STEPS)
+    return {name: statistics.median(spent) for name, spent in times.items()}
+
+
+def main() -> int:
+    """Print the table; return 1 when the bar is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.ensemble",
+        description=(__doc__ or "").split("\n")[0],
+    )
+    parser.parse_args()
+    data = Antiderivative().dataset(3000, 20, seed=0)
+    model = DeepONet.for_data(data, prior=None)
+    print(f"ms a step, batches of 100, {torch.get_num_threads()} threads at most, float32")
+    print(f"{'':<15}{'one (fit)':>9}{'ensemble of 1':>15}{f'of {MEMBERS}':>8}{'ratio':>9}")
+    total = [0.0, 0.0, 0.0]
+    for name in ("warm start", "inference"):
+        steps, warm_start = (0, STEPS) if name == "warm start" else (STEPS, 0)
+        short: dict[str, Any] = {"steps": steps, "warm_start": warm_start, "progress": False}
+        ms = milliseconds({
+            "fit": partial(fit, model, data, **short),
+            "one": partial(ensemble, model, data, 1, **short),
+            "many": partial(ensemble, model, data, MEMBERS, **short),
+        })  # fmt: skip
+        _print(name, list(ms.values()))
+        total = [a + b for a, b in zip(total, ms.values(), strict=True)]
+    met = total[2] < BAR * total[0]
+    _print("a step of each", total, f"  bar {BAR:.0f}x: {'met' if met else 'missed'}")
+    return int(not met)
+
+
+def _print(name: str, ms: list[float], bar: str = "") -> None:
+    print(f"{name:<15}{ms[0]:>9.2f}{ms[1]:>15.2f}{ms[2]:>8.2f}{ms[2] / ms[0]:>8.2f}x{bar}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
