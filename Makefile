@@ -38,6 +38,7 @@ bench: $(VENV)/.installed-base ## measure speed and memory, minutes of work
 	@$(BIN)/python -m experiments.benchmarks.data
 	@$(BIN)/python -m experiments.benchmarks.step
 	@$(BIN)/python -m experiments.benchmarks.predict
+	@$(BIN)/python -m experiments.benchmarks.ensemble
 
 clean: ## remove .venv, caches and results
 	@rm -rf $(VENV) $(OUT) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build

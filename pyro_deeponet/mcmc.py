@@ -68,7 +68,7 @@ def mcmc(
     warmup: int = 300,
     samples: int = 300,
     chains: int = 2,
-    warm_start: int = 10_000,
+    warm_start: int = 8_000,
     batch_size: int = 100,
     lr: float = 3e-3,
     progress: bool = True,
