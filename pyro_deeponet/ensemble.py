@@ -20,7 +20,8 @@ from pyro_deeponet.fit import _check, _multiplications
 from pyro_deeponet.inference import Optimizer, Run, State, flatten
 from pyro_deeponet.model import DeepONet, whole_size
 from pyro_deeponet.posterior import Posterior
-from pyro_deeponet.training import Batches, Checkpoint, isolated, threads_for
+from pyro_deeponet.threads import threads_for
+from pyro_deeponet.training import Batches, Checkpoint, isolated
 
 __all__ = ["ensemble"]
 

@@ -17,7 +17,8 @@ from pyro_deeponet.guides import Guide
 from pyro_deeponet.inference import Diverged, Optimizer, Run, Schedule, State
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.posterior import Posterior
-from pyro_deeponet.training import Batches, Checkpoint, isolated, threads_for
+from pyro_deeponet.threads import threads_for
+from pyro_deeponet.training import Batches, Checkpoint, isolated
 
 __all__ = ["Diverged", "State", "fit"]
 

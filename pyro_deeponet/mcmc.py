@@ -25,7 +25,8 @@ from pyro_deeponet.inference import flatten
 from pyro_deeponet.layers import defaults_of
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.posterior import Posterior
-from pyro_deeponet.training import isolated, threads_for
+from pyro_deeponet.threads import threads_for
+from pyro_deeponet.training import isolated
 
 __all__ = ["mcmc"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -16,6 +17,7 @@ from tqdm.auto import tqdm
 from pyro_deeponet import mixture
 from pyro_deeponet.arrays import ArrayLike, to_tensor
 from pyro_deeponet.model import DeepONet
+from pyro_deeponet.threads import side_by_side
 
 __all__ = ["Network", "Prediction"]
 
@@ -75,7 +77,7 @@ class Network:
             The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, which the
             caller may overwrite.
         """
-        for where, features in self._tiles(describe):
+        for where, features in self._shown(self._tiles(), describe):
             nodes = self.model.combine(self.weights, *features)
             mu, sigma = self.model.to_physical(*nodes)
             if self.factor != 1.0:
@@ -90,8 +92,13 @@ class Network:
         """
         units, weights = self.model.scaling.s, self._in_bits()
         mean, epistemic, aleatoric = (self.u.new_empty(self.shape) for _ in range(3))
-        for where, features in self._tiles("predicting"):
+
+        def work(tile: tuple[Where, Features]) -> None:
+            where, features = tile
             mean[where], epistemic[where], aleatoric[where] = self._moments(weights, features)
+
+        tiles = self._shown(side_by_side(work, self._tiles()), "predicting")
+        deque(tiles, maxlen=0)
         for variance in (epistemic, aleatoric):
             variance.sqrt_().mul_(units.scale * self.factor)
         return mean.mul_(units.scale).add_(units.shift), epistemic, aleatoric
@@ -122,10 +129,15 @@ class Network:
         aleatoric = torch.mul(sigma, sigma, out=bits if fits else None)
         return mean, epistemic, aleatoric.mean(0) if aleatoric.dim() == 3 else aleatoric
 
-    def _tiles(self, describe: str) -> Iterator[tuple[Where, Features]]:
-        """What `model.combine` needs for one block after another, with a progress bar."""
+    def _tiles(self) -> Iterator[tuple[Where, Features]]:
+        """What `model.combine` needs for one block after another."""
+        return self._grid() if self.index is None else self._indexed(self.index)
+
+    def _shown(
+        self, tiles: Iterator[tuple[Where, Features]], describe: str
+    ) -> Iterator[tuple[Where, Features]]:
+        """The same tiles, with a progress bar where they take long."""
         n, m = self.shape
-        tiles = self._grid() if self.index is None else self._indexed(self.index)
         with tqdm(
             total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True,
             disable=not self.progress,

@@ -30,7 +30,6 @@ __all__ = [
     "restore",
     "restore_random",
     "snapshot",
-    "threads_for",
     "train",
 ]
 
@@ -41,8 +40,6 @@ FINAL_LR = 0.01
 WARM_UP = 0.05
 #: Most observations in a batch unless told: more would cost time and tell little more.
 BATCH_POINTS = 20_000
-#: Multiplications in a step from which on several threads pay.
-WORK_FOR_THREADS = 200_000_000
 #: How often a checkpoint is written in a stage.
 CHECKPOINTS = 10
 CHECKPOINT_FORMAT = "pyro_deeponet.checkpoint.1"
@@ -54,25 +51,6 @@ class NotFinite(ArithmeticError):
     def __init__(self, stage: str, step: int, loss: float) -> None:
         super().__init__(stage, step, loss)
         self.stage, self.step, self.loss = stage, step, loss
-
-
-@contextlib.contextmanager
-def threads_for(work: int) -> Iterator[None]:
-    """Use one thread where a step has little to do, and as many as before otherwise.
-
-    Threads that wait for one another cost more than they bring to small steps, and many times more
-    on a machine with other work to do.
-
-    Args:
-        work: Multiplications in a step.
-    """
-    before = torch.get_num_threads()
-    if work < WORK_FOR_THREADS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
