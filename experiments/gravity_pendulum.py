@@ -27,8 +27,8 @@ PRESETS = {
             "prior": Normal(0.0, 1.0),
             "scaling": "minmax",
         },
-        fit={"warm_start": 20_000, "steps": 4_000, "batch_size": 100, "lr": 3e-3},
-        deterministic={"steps": 60_000},
+        fit={"warm_start": 40_000, "steps": 4_000, "batch_size": 100, "lr": 3e-3},
+        deterministic={"steps": 80_000},
     ),
     "best": Config(
         functions=3500,
@@ -44,7 +44,7 @@ PRESETS = {
             "scaling": "standard",
         },
         fit={"warm_start": 20_000, "steps": 3_000, "batch_size": 100, "lr": 3e-3},
-        deterministic={"steps": 60_000},
+        deterministic={"steps": 40_000},
         held_out=0.1,
     ),
     "quick": Config(
