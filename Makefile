@@ -5,12 +5,12 @@ VENV   ?= .venv
 OUT    ?= results
 BIN    := $(VENV)/bin
 
-.PHONY: help demo paper best test lint format bench clean
+.PHONY: help demo paper best ablation test lint format bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@echo "pyro-deeponet: Bayesian operator learning in Pyro. Usage: make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PYTHON=python3.x (3.10 or newer), VENV=path, OUT=folder for figures and results"
 
 demo: $(VENV)/.installed-base ## learn the anti-derivative operator: table and figures in two minutes
@@ -21,6 +21,9 @@ paper: $(VENV)/.installed-base ## run the paper's four problems with its setting
 
 best: $(VENV)/.installed-base ## run them with our settings, hours of work
 	@$(BIN)/python -m experiments.all --preset best --out $(OUT)
+
+ablation: $(VENV)/.installed-base ## undo our choices one at a time on one problem, an hour of work
+	@$(BIN)/python -m experiments.ablation
 
 test: $(VENV)/.installed-test ## run the tests, examples in docstrings and README included
 	@$(BIN)/python -m pytest -q -n 2

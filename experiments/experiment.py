@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -24,7 +24,7 @@ from experiments import figures, report
 from experiments.config import Config, Experiment
 from experiments.scoring import Scores, score
 from pyro_deeponet import OperatorData, Posterior
-from pyro_deeponet.storage import write_atomically
+from pyro_deeponet.storage import write_text
 
 __all__ = ["command_line", "run"]
 
@@ -94,8 +94,7 @@ def run(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
             metrics = told | _Run(experiment, config, options, out)()
         except KeyboardInterrupt:
             sys.exit(f"\ninterrupted; the same command goes on from what is in {out}")
-        content = json.dumps(metrics, indent=1).encode()
-        write_atomically(file, lambda stream: _write(stream, content))
+        write_text(file, json.dumps(metrics, indent=1))
         for checkpoint in out.glob("*.checkpoint"):
             checkpoint.unlink()
     report.write(metrics, out)
@@ -264,10 +263,6 @@ def _check_same(out: Path, found: dict[str, Any], told: dict[str, Any]) -> None:
         other |= {k: (there.get(k), now[k]) for k in now if there.get(k) != now[k]}
     listing = "; ".join(f"{key}: {there} there, {now} now" for key, (there, now) in other.items())
     sys.exit(f"{out} holds another run ({listing}); name another --out, or --force to replace it")
-
-
-def _write(stream: BinaryIO, content: bytes) -> None:
-    stream.write(content)
 
 
 def _count(least: int) -> Any:

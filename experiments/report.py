@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pyro_deeponet.storage import write_text
+
 __all__ = ["markdown", "table", "write"]
 
 ROWS = {
@@ -85,6 +87,4 @@ def write(metrics: dict[str, Any], folder: Path) -> Path:
         markdown([["setting", "value"], *settings]),
         "Versions: " + ", ".join(f"{name} {v}" for name, v in metrics["versions"].items()) + ".",
     ]
-    path = folder / "report.md"
-    path.write_text("\n\n".join(parts) + "\n")
-    return path
+    return write_text(folder / "report.md", "\n\n".join(parts) + "\n")

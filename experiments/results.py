@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from experiments.report import markdown, number
+from pyro_deeponet.storage import write_text
 
 __all__ = ["page", "read", "write_page"]
 
@@ -79,9 +80,7 @@ def page(found: dict[str, dict[str, list[Metrics]]], folder: str) -> str:
 def write_page(folder: Path, path: Path) -> Path:
     """Write the page for all metrics under a folder."""
     name = folder.relative_to(path.parent).as_posix() if _inside(folder, path.parent) else folder
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(read(folder), str(name)))
-    return path
+    return write_text(path, page(read(folder), str(name)))
 
 
 def _inside(folder: Path, parent: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_atomically"]
+__all__ = ["write_atomically", "write_text"]
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], None]) -> Path:
@@ -49,3 +49,19 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], N
             os.unlink(name)
         raise
     return target
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write text as `write_atomically` does, in UTF-8.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_text(f"{folder}/note.md", "σ").read_text(encoding="utf-8")
+        'σ'
+    """
+
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode())
+
+    return write_atomically(path, write)

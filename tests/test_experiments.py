@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import pyro_deeponet as pdo
 from experiments import (
+    ablation,
     advection_diffusion,
     all,
     antiderivative,
@@ -18,7 +20,9 @@ from experiments import (
     gravity_pendulum,
     scoring,
 )
+from experiments.config import Config
 from experiments.results import page, read, write_page
+from pyro_deeponet.priors import Normal
 from pyro_deeponet.problems import (
     AdvectionDiffusion,
     Antiderivative,
@@ -348,3 +352,47 @@ def test_all_runs_what_is_missing_and_writes_the_page(no_figures, tmp_path, caps
     (tmp_path / "docs" / "results.md").unlink()
     all.main(["--table-only"])
     assert (tmp_path / "docs" / "results.md").read_text() == text
+
+
+TINY = Config(
+    functions=40, points=5, model={"branch": (8,), "trunk": (8,), "prior": Normal(0.0, 0.1)},
+    fit={"warm_start": 20, "steps": 5}, deterministic={}, held_out=0.5, num_samples=5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def tiny_ablation(monkeypatch):
+    tiny = dataclasses.replace(ablation.EXPERIMENT, presets={"best": TINY})
+    monkeypatch.setattr(ablation, "EXPERIMENT", tiny)
+    monkeypatch.setattr(ablation, "TEST_FUNCTIONS", 3)
+
+
+def test_the_ablation_keeps_each_variant_and_skips_what_is_there(tiny_ablation, tmp_path, capsys):
+    words = ["--variants", "best", "relu", "--seeds", "1", "--no-progress"]
+    words += ["--results", str(tmp_path / "ablation")]
+    ablation.main(words)
+    found = json.loads((tmp_path / "ablation" / "relu-seed1.json").read_text())
+    assert found["config"]["model"]["activation"] == "relu"
+    assert found["config"]["fit"] == TINY.fit
+    text = (tmp_path / "ablation.md").read_text()
+    assert "activation: ReLU" in text
+    assert f"{found['scores']['vb']['nmse']:.2e}" in text
+    capsys.readouterr()
+    ablation.main(words)
+    assert capsys.readouterr().out.count("is there: skipped") == 2
+
+
+def test_each_variant_changes_the_preset_best_in_one_way():
+    best = ablation.EXPERIMENT.presets["best"]
+    for name, (_, model, fit) in ablation.VARIANTS.items():
+        changed = {k for k, v in model.items() if best.model[k] != v}
+        changed |= {k for k, v in fit.items() if best.fit[k] != v}
+        if name == "narrow":
+            assert changed == {"branch", "trunk"}
+        else:
+            assert len(changed) == (name != "best"), name
+
+
+def test_the_page_of_the_ablation_is_that_of_the_kept_scores():
+    docs = Path(__file__).parents[1] / "docs"
+    assert (docs / "ablation.md").read_text() == ablation.page(docs / "ablation")

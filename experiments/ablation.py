@@ -1,0 +1,148 @@
+"""What each choice of the preset `best` brings: the gravity pendulum with one of them undone.
+
+Fits the VB-DeepONet of the preset and, one at a time, variants in which a single setting is that of
+the preset `paper` (or absent). Keeps the scores of each under --results as soon as it is done,
+skips those that are kept already, and writes the page beside that folder (docs/ablation.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyro_deeponet as pdo
+from experiments.config import Config
+from experiments.experiment import TEST_SEED
+from experiments.gravity_pendulum import EXPERIMENT
+from experiments.report import markdown
+from experiments.results import spread
+from experiments.scoring import score
+from pyro_deeponet.storage import write_text
+
+__all__ = ["VARIANTS", "main", "page"]
+
+TEST_FUNCTIONS = 2_000
+#: By name: what it says in the table, and the arguments of the model and of `fit` that differ.
+VARIANTS: dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "best": ("nothing: the preset `best`", {}, {}),
+    "relu": ("activation: ReLU, not GELU", {"activation": "relu"}, {}),
+    "final-activation": ("an activation on the last layers too", {"final_activation": True}, {}),
+    "dot": ("head: `dot`, not `features`", {"head": "dot"}, {}),
+    "no-skip": ("no linear path in the branch", {"branch_skip": False}, {}),
+    "unit-prior": ("prior: N(0, 1), not N(0, 0.1)", {"prior": pdo.priors.Normal(0.0, 1.0)}, {}),
+    "minmax": ("scaling: `minmax`, not `standard`", {"scaling": "minmax"}, {}),
+    "narrow": ("25 units a layer, not 50", {"branch": (25,) * 3, "trunk": (25,) * 3}, {}),
+    "short-warm-start": ("5000 steps of warm start", {}, {"warm_start": 5_000}),
+    "no-warm-start": ("no warm start", {}, {"warm_start": 0}),
+}
+
+_INTRODUCTION = """\
+# What each choice brings
+
+The gravity pendulum with the preset `best`, and with one setting at a time changed back. Each row is
+the VB-DeepONet alone, on {functions} new functions; numbers are medians over seeds {seeds}, with the
+range in brackets. Coverage is that of 95 % intervals, calibrated on held-out training functions.
+
+Written by `python -m experiments.ablation --table-only` from the files under `ablation/`; without
+that option the command makes what is missing."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing and write the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.ablation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="NAME",
+        help=f"which to run, of {', '.join(VARIANTS)} (default: all)")  # fmt: skip
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: 0 1 2")
+    add("--results", type=Path, default=Path("docs/ablation"), metavar="FOLDER",
+        help="for the scores that the page shows (default: docs/ablation)")  # fmt: skip
+    add("--table-only", action="store_true", help="write the page and run nothing")
+    add("--no-progress", dest="progress", action="store_false", help="no progress bars")
+    options = parser.parse_args(arguments)
+    path = options.results.with_suffix(".md")
+    try:
+        options.results.mkdir(parents=True, exist_ok=True)
+        for seed in options.seeds if not options.table_only else ():
+            for name in options.variants:
+                file = options.results / f"{name}-seed{seed}.json"
+                if file.exists():
+                    print(f"{file} is there: skipped (remove it to run {name} again)")
+                    continue
+                found = run(name, EXPERIMENT.presets["best"], seed, options.progress)
+                write_text(file, json.dumps(found, indent=1))
+        write_text(path, page(options.results))
+    except OSError as error:
+        sys.exit(f"cannot write {error.filename or path}: {error.strerror}")
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted; the same command goes on with the variants that are missing")
+    print(f"Look at {path}")
+
+
+def run(name: str, config: Config, seed: int, progress: bool = True) -> dict[str, Any]:
+    """Fit and score one variant of a preset.
+
+    Args:
+        name: A key of `VARIANTS`.
+        config: The preset that it is a variant of.
+        seed: Chooses training data, start and batches.
+        progress: Whether to show progress bars.
+    """
+    _, model, fit = VARIANTS[name]
+    config = dataclasses.replace(
+        config,
+        model={**config.model, **model},
+        fit={**config.fit, **fit},
+        test_functions=TEST_FUNCTIONS,
+    )
+    print(f"{EXPERIMENT.title}, {name}, seed {seed}")
+    problem = EXPERIMENT.problem
+    data = problem.dataset(config.functions, config.points, seed=seed)
+    train, held_out = data.split(1 - config.held_out, seed=seed)
+    net = pdo.DeepONet.for_data(train, **config.model)
+    posterior = pdo.fit(net, train, **config.fit, seed=seed, progress=progress)
+    if len(posterior.history.loss) < config.fit["steps"]:  # Ctrl-C ends a fit early
+        raise KeyboardInterrupt
+    calibrated = posterior.calibrate(held_out, num_samples=config.num_samples)
+    scores = score(
+        problem, problem.draw(config.test_functions, TEST_SEED), calibrated,
+        num_samples=config.num_samples, progress=progress,
+    )  # fmt: skip
+    return {
+        "variant": name,
+        "seed": seed,
+        "scores": {"vb": scores.vb.scores(), "calibrated": scores.calibrated.scores()},
+        "seconds": posterior.history.seconds,
+        "config": config.to_json(),
+    }
+
+
+def page(folder: Path) -> str:
+    """The page in Markdown, of all scores under a folder."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    rows = [["changed", "NMSE", "95 % coverage", "mean width", "seconds to fit"]]
+    for name, (label, _, _) in VARIANTS.items():
+        own = [run for run in runs if run["variant"] == name]
+        if own:
+            rows.append([
+                label,
+                spread(own, lambda run: run["scores"]["vb"]["nmse"], ".2e"),
+                spread(own, lambda run: run["scores"]["calibrated"]["coverage_95"], ".3f"),
+                spread(own, lambda run: run["scores"]["calibrated"]["width_95"], ".2e"),
+                spread(own, lambda run: run["seconds"], ".0f"),
+            ])  # fmt: skip
+    seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in runs})) or "none yet"
+    introduction = _INTRODUCTION.format(functions=TEST_FUNCTIONS, seeds=seeds)
+    return "\n\n".join([introduction, markdown(rows)]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
