@@ -44,9 +44,10 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
 _INTRODUCTION = """\
 # What each choice brings
 
-The gravity pendulum with the preset `best`, and with one setting at a time changed back. Each row is
-the VB-DeepONet alone, on {functions} new functions; numbers are medians over seeds {seeds}, with the
-range in brackets. Coverage is that of 95 % intervals, calibrated on held-out training functions.
+The gravity pendulum with the preset `best`, and with one setting at a time changed back. Each row
+is the VB-DeepONet alone, on {functions} new functions; numbers are medians over seeds {seeds}, with
+the range in brackets. Coverage is that of 95 % intervals, calibrated on held-out training
+functions.
 
 Written by `python -m experiments.ablation --table-only` from the files under `ablation/`; without
 that option the command makes what is missing."""

@@ -57,8 +57,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_text(f"{folder}/note.md", "σ").read_text(encoding="utf-8")
-        'σ'
+        ...     write_text(f"{folder}/note.md", "±").read_text(encoding="utf-8")
+        '±'
     """
 
     def write(file: BinaryIO) -> None:
