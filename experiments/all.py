@@ -1,7 +1,7 @@
 """Every problem with one preset, for some seeds, and the page of results.
 
-Runs what is missing, keeps each run's metrics under --results as soon as it ends, and writes the
-page beside that folder (docs/results.md) from those files.
+Runs what is missing, keeps each run's metrics, and some figures of seed 0, under --results as soon
+as it ends, and writes the page beside that folder (docs/results.md) from those files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from experiments import advection_diffusion, antiderivative, diffusion_reaction, gravity_pendulum
 from experiments.config import Experiment
 from experiments.experiment import command_line, run
-from experiments.results import write_page
+from experiments.results import FIGURES, write_page
 
 __all__ = ["EXPERIMENTS", "main"]
 
@@ -71,6 +71,11 @@ def _run(experiment: Experiment, seed: int, options: argparse.Namespace) -> None
     run(experiment, parser.parse_args(words))
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(out / "metrics.json", kept)
+    if seed == 0:
+        for figure in FIGURES:
+            picture = out / "figures" / f"{figure}.png"
+            if picture.exists():
+                shutil.copyfile(picture, kept.with_name(f"{name}-{figure}.png"))
     print()
 
 

@@ -11,9 +11,12 @@ from typing import Any
 from experiments.report import markdown, number
 from pyro_deeponet.storage import write_text
 
-__all__ = ["page", "read", "write_page"]
+__all__ = ["FIGURES", "page", "read", "write_page"]
 
 Metrics = dict[str, Any]
+
+#: Figures of a run that the page shows where they are kept, as `<problem>-seed<k>-<figure>.png`.
+FIGURES = ("functions", "fields", "densities", "nmse_against_functions")
 
 _INTRODUCTION = """\
 # Results
@@ -60,18 +63,20 @@ def spread(runs: list[Metrics], value: Callable[[Metrics], float], digits: str =
     return middle if len(values) == 1 else f"{middle} [{', '.join(ends)}]"
 
 
-def page(found: dict[str, dict[str, list[Metrics]]], folder: str) -> str:
+def page(folder: Path, name: str) -> str:
     """The page in Markdown.
 
     Args:
-        found: As `read` gives it.
-        folder: What the page calls the folder that was read.
+        folder: As for `read`.
+        name: What the page calls it.
     """
-    parts = [_INTRODUCTION.format(folder=folder)]
+    found = read(folder)
+    parts = [_INTRODUCTION.format(folder=name)]
     for preset, problems in found.items():
         parts += [f"## Preset `{preset}`", *([_PRESETS[preset]] if preset in _PRESETS else [])]
         parts += ["### Error (NMSE)", _errors(problems), "### Honesty and time", _honesty(problems)]
         parts += ["### Commands", _commands(problems)]
+        parts += _figures(problems, folder, name)
     if not found:
         parts.append("No run has finished yet.")
     return "\n\n".join(parts) + "\n"
@@ -80,7 +85,7 @@ def page(found: dict[str, dict[str, list[Metrics]]], folder: str) -> str:
 def write_page(folder: Path, path: Path) -> Path:
     """Write the page for all metrics under a folder."""
     name = folder.relative_to(path.parent).as_posix() if _inside(folder, path.parent) else folder
-    return write_text(path, page(read(folder), str(name)))
+    return write_text(path, page(folder, str(name)))
 
 
 def _inside(folder: Path, parent: Path) -> bool:
@@ -126,3 +131,15 @@ def _honesty(problems: dict[str, list[Metrics]]) -> str:
 def _commands(problems: dict[str, list[Metrics]]) -> str:
     commands = [run["command"] for runs in problems.values() for run in runs]
     return "\n".join(["```shell", *commands, "```"])
+
+
+def _figures(problems: dict[str, list[Metrics]], folder: Path, name: str) -> list[str]:
+    """A heading and a picture for each figure that is kept."""
+    parts = []
+    for run in (run for runs in problems.values() for run in runs):
+        for figure in FIGURES:
+            file = f"{run['preset']}/{run['problem']}-seed{run['seed']}-{figure}.png"
+            if (folder / file).exists():
+                caption = f"{run['title']}, seed {run['seed']}: {run['figures'][figure]}"
+                parts += [f"**{caption}**", f"![{caption}]({name}/{file})"]
+    return ["### Figures", *parts] if parts else []

@@ -332,8 +332,27 @@ def test_the_page_puts_the_papers_preset_first(tmp_path):
         file = tmp_path / preset / "antiderivative-seed0.json"
         file.write_text(json.dumps(fabricated(0, 1e-6, preset=preset)))
     assert list(read(tmp_path)) == ["paper", "best"]
-    text = page(read(tmp_path), "results")
+    text = page(tmp_path, "results")
     assert text.index("Preset `paper`") < text.index("Preset `best`")
+
+
+def test_the_page_shows_the_figures_that_are_kept(tmp_path):
+    (tmp_path / "best").mkdir()
+    for seed in (0, 1):
+        found = {**fabricated(seed, 1e-6), "figures": {"functions": "Three functions"}}
+        (tmp_path / "best" / f"antiderivative-seed{seed}.json").write_text(json.dumps(found))
+    (tmp_path / "best" / "antiderivative-seed0-functions.png").touch()
+    text = page(tmp_path, "results")
+    assert "Three functions](results/best/antiderivative-seed0-functions.png)" in text
+    assert "seed1-functions.png" not in text
+
+
+def test_figures_of_seed_0_are_kept_for_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(all, "EXPERIMENTS", all.EXPERIMENTS[:1])
+    all.main(["--preset", "best", "--seeds", "0", "1", "--no-progress"])
+    kept = {path.name for path in (tmp_path / "docs" / "results" / "best").glob("*.png")}
+    expected = {"functions", "densities"}
+    assert kept == {f"antiderivative-seed0-{figure}.png" for figure in expected}
 
 
 def test_all_runs_what_is_missing_and_writes_the_page(no_figures, tmp_path, capsys):
