@@ -8,7 +8,9 @@ from torch import Tensor
 __all__ = ["affine", "contract", "without_plates"]
 
 
-def contract(b: Tensor, t: Tensor, index: Tensor | None = None) -> Tensor:
+def contract(
+    b: Tensor, t: Tensor, index: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     r"""The scalar products :math:`\langle b_i, t_j \rangle` of functions and their locations.
 
     With an index there are two exact ways: multiply over the whole grid and pick the scalars, or
@@ -19,12 +21,13 @@ def contract(b: Tensor, t: Tensor, index: Tensor | None = None) -> Tensor:
         b: Branch features `(*S, n, p)`.
         t: Trunk features `(*S, q, p)`.
         index: `(n, m)`.
+        out: Memory for the result, which may be used where no gradients are recorded.
 
     Returns:
         `(*S, n, q)`, or `(*S, n, m)`.
     """
     if index is None:
-        return b @ t.mT
+        return torch.matmul(b, t.mT, out=out)
     return _over_grid(b, t, index) if _grid_is_cheaper(b, t, index) else _over_points(b, t, index)
 
 
@@ -47,15 +50,21 @@ def _over_points(b: Tensor, t: Tensor, index: Tensor) -> Tensor:
     return products.permute(2, 0, 1).reshape(*samples, *index.shape)
 
 
-def affine(slope: Tensor, product: Tensor, offset: Tensor, overwrite: bool = False) -> Tensor:
+def affine(slope: Tensor, product: Tensor, offset: Tensor, out: Tensor | None = None) -> Tensor:
     """`slope * product + offset`, without gradients in few passes over memory at hand.
 
     Not `addcmul`, which is several times slower when two of its arguments are broadcast.
+
+    Args:
+        slope: `(*S, 1, 1)`.
+        product: `(*S, n, q)`.
+        offset: `(*S, 1, 1)`.
+        out: Memory for the result, which may be used; `product` itself too.
     """
     samples = product.shape[:-2]
     if torch.is_grad_enabled() or slope.shape[:-2] != samples or offset.shape[:-2] != samples:
         return slope * product + offset
-    return torch.mul(slope, product, out=product if overwrite else None).add_(offset)
+    return torch.mul(slope, product, out=out).add_(offset)
 
 
 def without_plates(x: Tensor) -> Tensor:

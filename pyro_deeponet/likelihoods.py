@@ -44,12 +44,13 @@ class Likelihood(PyroModule):
         """
         raise NotImplementedError
 
-    def sigma_(self, bits: Tensor | None, unit: Tensor) -> Tensor:
+    def sigma_(self, bits: Tensor | None, unit: Tensor, out: Tensor | None = None) -> Tensor:
         """What `sigma` gives, for predictions: without gradients, overwriting what it is given.
 
         Args:
             bits: The second output node divided by `log(2)`, for powers of two.
             unit: As in `sigma`.
+            out: Memory of the shape of `bits`, which may be used for the result.
         """
         return self.sigma(None if bits is None else bits.mul_(math.log(2)), unit)
 
@@ -88,11 +89,11 @@ class Heteroscedastic(Likelihood):
             raise ValueError("Heteroscedastic needs the second output node, delta")
         return softplus(delta) + self.floor
 
-    def sigma_(self, bits: Tensor | None, unit: Tensor) -> Tensor:
+    def sigma_(self, bits: Tensor | None, unit: Tensor, out: Tensor | None = None) -> Tensor:
         """As `sigma`, without gradients and faster."""
         if bits is None or type(self).sigma is not Heteroscedastic.sigma:
             return super().sigma_(bits, unit)  # a subclass has a formula of its own
-        return softplus2_(bits, self.floor)
+        return softplus2_(bits, self.floor, out)
 
     def start_at(self, sigma: float) -> float | None:
         """The `delta` at which the standard deviation is `sigma`."""
@@ -151,7 +152,7 @@ class FixedNoise(Likelihood):
         return torch.ones_like(unit) if self.fixed is None else self.fixed / unit
 
 
-def softplus2_(bits: Tensor, floor: float = 0.0) -> Tensor:
+def softplus2_(bits: Tensor, floor: float = 0.0, out: Tensor | None = None) -> Tensor:
     r"""`floor + log(1 + 2^bits)`: the softplus of `bits * log(2)`, without gradients.
 
     Torch's softplus is slow on a CPU. There, in float32, this is made of a power of two, cheaper
@@ -161,20 +162,21 @@ def softplus2_(bits: Tensor, floor: float = 0.0) -> Tensor:
     Args:
         bits: Any shape. It is overwritten.
         floor: What is added.
+        out: Memory of the same shape for the result, which may be used.
 
     Examples:
         >>> softplus2_(torch.tensor([-9.0, -7.0])), softplus2_(torch.tensor([0.0, 50.0]))
         (tensor([0.0020, 0.0078]), tensor([ 0.6931, 34.6574]))
     """
     quick = bits.device.type == "cpu" and bits.dtype == torch.float32 and bits.numel()
-    if not quick or not (largest := bits.max().item()) < LARGEST:  # NaN comes here too
+    if not quick or not (largest := bits.amax().item()) < LARGEST:  # NaN comes here too
         return softplus(bits.mul_(math.log(2))).add_(floor)
     e = bits.exp2_()
     polynomial = log1p_polynomial(math.ceil(max(largest, SMALLEST)))
     if polynomial is None:
         return e.log1p_().add_(floor)
     *others, second, first = e.new_tensor([floor, *polynomial]).unbind()
-    out = torch.add(second, e, alpha=first.item())
+    out = torch.add(second, e, alpha=first.item(), out=out)
     for coefficient in reversed(others):  # Horner's scheme
         torch.addcmul(coefficient, out, e, out=out)
     return out

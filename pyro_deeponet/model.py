@@ -271,23 +271,39 @@ class DeepONet(PyroModule):
         self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The head: from features to the output nodes `mu` and `delta`, as `nodes` gives them."""
-        mu, *delta = self.outputs(weights, b, t, index)
+        mu, *delta = self.each_node(weights, b, t, index)
         return mu, delta[0] if delta else None
 
-    def outputs(
-        self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
+    def each_node(
+        self,
+        weights: Mapping[str, Tensor],
+        b: Tensor,
+        t: Tensor,
+        index: Tensor | None = None,
+        memory: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
     ) -> Iterator[Tensor]:
-        """The output nodes one after the other: the next is made when the last is done with."""
+        """The output nodes one after the other: the next is made when the last is done with.
+
+        Args:
+            weights: Those of the head, by name.
+            b: Features of the branch.
+            t: Features of the trunk.
+            index: As in `nodes`.
+            memory: Without gradients, two pieces of memory of the shape of a node, which may be
+                used for the results: the last node stands in the first piece, others in the second.
+        """
         w, c = weights["head.weight"], weights["head.bias"]
         dot, last = self.head_kind == "dot", self.likelihood.nodes - 1
-        product = without_plates(contract(b, t, index)) if dot else None
+        product = without_plates(contract(b, t, index, memory[0])) if dot else None
         for j in range(last + 1):
             offset = without_plates(c[..., j, None, None])
             if product is None:
-                yield without_plates(contract(b * w[..., j, None, :], t, index)) + offset
+                place = memory[0] if j == last else memory[1]
+                scaled = contract(b * w[..., j, None, :], t, index, place)
+                yield without_plates(scaled) + offset if place is None else scaled.add_(offset)
             else:
                 slope = without_plates(w[..., j, :, None])
-                yield affine(slope, product, offset, overwrite=j == last)
+                yield affine(slope, product, offset, product if j == last else memory[1])
 
     def moments(
         self, weights: Mapping[str, Tensor], u: Tensor, y: Tensor, index: Tensor | None = None

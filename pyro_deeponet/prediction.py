@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from pyro_deeponet import mixture
 from pyro_deeponet.arrays import ArrayLike, to_tensor
 from pyro_deeponet.model import DeepONet
-from pyro_deeponet.threads import side_by_side
+from pyro_deeponet.threads import Scratch, side_by_side
 
 __all__ = ["Network", "Prediction"]
 
@@ -26,6 +26,8 @@ Features = tuple[Tensor, Tensor, Tensor | None]
 
 #: Numbers of one block (samples x functions x locations): small enough to stay in the cache.
 BLOCK = 3 * 2**18
+#: Samples that moments take at once: few, so that tiles of functions x locations are large.
+GROUP = 10
 #: Locations whose features are used again while they are in the cache.
 PANEL = 640
 #: Seconds after which a progress bar is shown.
@@ -77,7 +79,7 @@ class Network:
             The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, which the
             caller may overwrite.
         """
-        for where, features in self._shown(self._tiles(), describe):
+        for where, features in self._shown(self._tiles(self.samples), describe):
             nodes = self.model.combine(self.weights, *features)
             mu, sigma = self.model.to_physical(*nodes)
             if self.factor != 1.0:
@@ -90,48 +92,69 @@ class Network:
 
         The moments are taken in network units, and only they are brought to physical ones.
         """
-        units, weights = self.model.scaling.s, self._in_bits()
+        units, groups, scratch = self.model.scaling.s, self._groups(), Scratch()
         mean, epistemic, aleatoric = (self.u.new_empty(self.shape) for _ in range(3))
 
         def work(tile: tuple[Where, Features]) -> None:
             where, features = tile
-            mean[where], epistemic[where], aleatoric[where] = self._moments(weights, features)
+            centre, *variances = self._moments(groups, features, scratch)
+            mean[where] = units.inverse(centre)
+            for std, variance in zip((epistemic, aleatoric), variances, strict=True):
+                std[where] = variance.sqrt_().mul_(units.scale * self.factor)
 
-        tiles = self._shown(side_by_side(work, self._tiles()), "predicting")
+        tiles = self._shown(side_by_side(work, self._tiles(GROUP)), "predicting")
         deque(tiles, maxlen=0)
-        for variance in (epistemic, aleatoric):
-            variance.sqrt_().mul_(units.scale * self.factor)
-        return mean.mul_(units.scale).add_(units.shift), epistemic, aleatoric
+        return mean, epistemic, aleatoric
 
-    def _in_bits(self) -> dict[str, Tensor]:
-        """The weights with a head whose second node is `delta / log(2)`, as `sigma_` takes it."""
+    def _groups(self) -> list[tuple[slice, dict[str, Tensor]]]:
+        """Groups of samples with their head, whose second node is `delta / log(2)` (`sigma_`)."""
         w, c = (self.weights[name].clone() for name in ("head.weight", "head.bias"))
         w[..., 1:, :] /= math.log(2)
         c[..., 1:] /= math.log(2)
-        return {**self.weights, "head.weight": w, "head.bias": c}
+        some = [slice(i, min(i + GROUP, self.samples)) for i in range(0, self.samples, GROUP)]
+        return [(g, {"head.weight": _pick(w, g), "head.bias": _pick(c, g)}) for g in some]
 
     def _moments(
-        self, weights: Mapping[str, Tensor], features: Features
+        self, groups: list[tuple[slice, dict[str, Tensor]]], features: Features, scratch: Scratch
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`mixture.mean_and_variances` of one block, in network units.
 
-        It is written anew for speed: two pieces of memory, which stay in the cache, are all that
-        is used. They are overwritten, and given back before the next block.
+        It is written anew for speed: some samples at a time, in two pieces of memory that stay in
+        the cache and are overwritten. The mean over the first samples serves as the origin, so that
+        the sum of squares has no large numbers to cancel.
         """
-        nodes = self.model.outputs(weights, *features)
-        mu = next(nodes)
-        mean = mu.mean(0)
-        epistemic = mu.sub_(mean).square_().mean(0)
-        del mu  # sigma takes its memory
-        bits = next(nodes, None)
-        sigma = self.model.likelihood.sigma_(bits, self.model.scaling.s.scale)
-        fits = bits is not None and bits.shape == sigma.shape
-        aleatoric = torch.mul(sigma, sigma, out=bits if fits else None)
-        return mean, epistemic, aleatoric.mean(0) if aleatoric.dim() == 3 else aleatoric
+        b, t, index = features
+        points = b.shape[1], t.shape[1] if index is None else index.shape[1]
+        origin = b.new_zeros(points)
+        shift, squares, noise = (torch.zeros_like(origin) for _ in range(3))
+        for i, (group, head) in enumerate(groups):
+            some = _pick(b, group), _pick(t, group)
+            count = group.stop - group.start
+            whole = all(x.shape[0] == count for x in (*some, *head.values()))
+            memory = scratch(2, (count, *points), b) if whole else (None, None)
+            nodes = self.model.each_node(head, *some, index, memory)
+            mu = next(nodes)
+            if i == 0:
+                origin += mu.mean(0)
+            shift += _sum(mu.sub_(origin))
+            squares += _sum(mu.square_())
+            bits = next(nodes, None)
+            sigma = self.model.likelihood.sigma_(bits, self.model.scaling.s.scale, memory[1])
+            fits = bits is not None and bits.shape == sigma.shape
+            square = torch.mul(sigma, sigma, out=bits if fits else None)
+            noise += _sum(square) if fits else square * count
+        for total in (shift, squares, noise):
+            total /= self.samples
+        return origin + shift, (squares - shift.square()).clamp_(min=0), noise
 
-    def _tiles(self) -> Iterator[tuple[Where, Features]]:
-        """What `model.combine` needs for one block after another."""
-        return self._grid() if self.index is None else self._indexed(self.index)
+    def _tiles(self, at_once: int) -> Iterator[tuple[Where, Features]]:
+        """What `model.combine` needs for one block after another.
+
+        Args:
+            at_once: Samples that are combined at once.
+        """
+        budget = self._budget(at_once)
+        return self._grid(*budget) if self.index is None else self._indexed(*budget, self.index)
 
     def _shown(
         self, tiles: Iterator[tuple[Where, Features]], describe: str
@@ -146,9 +169,9 @@ class Network:
                 yield where, features
                 bar.update(math.prod(place.stop - place.start for place in where))
 
-    def _grid(self) -> Iterator[tuple[Where, Features]]:
+    def _grid(self, features: int, numbers: int) -> Iterator[tuple[Where, Features]]:
         """Tiles of functions x locations; the features of many are made at once."""
-        (n, q), features, numbers = self.shape, *self._budget()
+        n, q = self.shape
         rows, columns = min(n, features), min(q, features, PANEL)
         # Wide tiles, of whole vector registers: for the product, and for long rows in the results.
         b_size = _evenly(columns, math.isqrt(3 * numbers))
@@ -166,9 +189,11 @@ class Network:
                         where = _block(i + r, tile[0]), _block(j + c, tile[1])
                         yield where, (*tile, None)
 
-    def _indexed(self, index: Tensor) -> Iterator[tuple[Where, Features]]:
+    def _indexed(
+        self, features: int, numbers: int, index: Tensor
+    ) -> Iterator[tuple[Where, Features]]:
         """Groups of functions with their points; the features of a small grid are made once."""
-        (n, m), features, numbers = self.shape, *self._budget()
+        n, m = self.shape
         columns = min(m, features, numbers)
         width = self.model.branch_sizes[-1]
         picked = min(len(self.y), 2 * columns * width)  # numbers a function, see contract
@@ -200,13 +225,14 @@ class Network:
             start += len(part)
         return out
 
-    def _budget(self) -> tuple[int, int]:
+    def _budget(self, at_once: int) -> tuple[int, int]:
         """How many functions' or locations' features, and how many points, to hold at once."""
-        size = self.samples * self.u.element_size()
+        size, at_once = self.samples * self.u.element_size(), min(at_once, self.samples)
         # A quarter of the memory each for the features of either net, for what comes before
         # them, and for the block and the handful of temporaries that are made of it.
         features = self.max_memory // (4 * size * self.model.branch_sizes[-1])
-        numbers = min(BLOCK // self.samples, self.max_memory // (4 * 6 * size))
+        bytes_a_point = at_once * self.u.element_size()
+        numbers = min(BLOCK // at_once, self.max_memory // (4 * 6 * bytes_a_point))
         return max(1, features), max(1, numbers)
 
 
@@ -312,6 +338,16 @@ class Prediction:
     def __repr__(self) -> str:
         (n, q), s = self._network.shape, self._network.samples
         return f"Prediction({n} functions x {q} points, mixture of {s} weight samples)"
+
+
+def _pick(x: Tensor, group: slice) -> Tensor:
+    """Some samples of `(S, ...)`; what all of them share is `(1, ...)`."""
+    return x if x.shape[0] == 1 else x[group]
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Sum over samples `(S, a, b)`, as a product, which takes half the time of `x.sum(0)`."""
+    return (x.new_ones(1, x.shape[0]) @ x.flatten(1)).view(x.shape[1:])
 
 
 def _evenly(total: int, limit: int) -> int:
