@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -280,7 +280,7 @@ class DeepONet(PyroModule):
         b: Tensor,
         t: Tensor,
         index: Tensor | None = None,
-        memory: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
+        memory: Sequence[Tensor | None] = (None, None),
     ) -> Iterator[Tensor]:
         """The output nodes one after the other: the next is made when the last is done with.
 
