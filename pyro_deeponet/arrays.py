@@ -13,6 +13,7 @@ __all__ = [
     "ArrayLike",
     "check_finite",
     "check_matrix",
+    "check_outputs",
     "common_float",
     "to_booleans",
     "to_integers",
@@ -79,6 +80,16 @@ def check_matrix(name: str, tensor: Tensor, fix: str) -> None:
     if tensor.dim() != 2:
         hint = f"; pass {fix}" if tensor.dim() == 1 else ""
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected two dimensions{hint}")
+
+
+def check_outputs(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a value, or a vector of values, for each function and point."""
+    if tensor.dim() not in (2, 3) or 0 in tensor.shape[2:]:
+        hint = f"; pass {name}[None, :] for one function" if tensor.dim() == 1 else ""
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, expected (functions, points), or (functions, "
+            f"points, outputs) for several outputs at a point{hint}"
+        )
 
 
 def check_finite(name: str, tensor: Tensor, hint: str = "") -> None:

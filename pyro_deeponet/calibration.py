@@ -33,16 +33,16 @@ def conformal_quantile(score: Tensor, mask: Tensor | None, level: float) -> floa
     """The `level`-quantile of absolute scores, each function having the weight `1/(n+1)`.
 
     Args:
-        score: `(n, m)`.
-        mask: Which scores are real, `(n, m)`; the others do not count.
+        score: `(n, m)`, or `(n, m, c)` for several outputs.
+        mask: Which scores are real, of the same shape; the others do not count.
         level: At most `n/(n+1)`; the rest of the weight stands at infinity.
 
     Examples:
         >>> conformal_quantile(torch.tensor([[1.0], [-3.0], [2.0], [0.5]]), None, 0.6)
         2.0
     """
-    score = score.abs()
-    real = (torch.ones_like(score) if mask is None else mask).double()
+    score = score.abs().flatten(1)
+    real = (torch.ones_like(score) if mask is None else mask.flatten(1)).double()
     weight = (real / real.sum(1, keepdim=True) / (len(score) + 1)).flatten()
     order = score.flatten().argsort()
     reached = weight[order].cumsum(0) >= level * (1 - 1e-9)  # rounding

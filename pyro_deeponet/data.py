@@ -16,6 +16,7 @@ from pyro_deeponet.arrays import (
     ArrayLike,
     check_finite,
     check_matrix,
+    check_outputs,
     common_float,
     to_booleans,
     to_integers,
@@ -38,9 +39,11 @@ class OperatorData:
     Args:
         u: Input functions at the sensors, `(n, k)`.
         y: Distinct locations, `(q, d)`.
-        s: Outputs, `(n, q)`, or `(n, m)` with `index`.
+        s: Outputs, `(n, q)`, or `(n, m)` with `index`; `(n, q, c)` or `(n, m, c)` for an operator
+            with `c` outputs at each location, such as angle and speed.
         index: Which rows of `y` function `i` was observed at, `(n, m)`.
-        mask: Which entries of `s` are real, of the shape of `s`. For functions with different
+        mask: Which entries of `s` are real, of the shape of `s`, or without its last dimension
+            where all outputs of a point are missing together. For functions with different
             numbers of points, and for missing values. Entries marked `False` are never read.
         source: Where the data came from, shown in the `repr`.
 
@@ -54,6 +57,8 @@ class OperatorData:
         OperatorData(1 function x 2 points, 3 sensors, 2 locations in 1 coordinate, float32)
         >>> len(data), data.observed_locations(0).tolist()
         (1, [[0.0], [1.0]])
+        >>> OperatorData(u=[[0.0, 1.0, 2.0]], y=[[0.0], [1.0]], s=[[[0.0, 1.0], [2.0, 3.0]]])
+        OperatorData(1 function x 2 points x 2 outputs, 3 sensors, 2 locations in ..., float32)
     """
 
     u: Tensor
@@ -73,8 +78,9 @@ class OperatorData:
         source: str = "",
     ) -> None:
         arrays = {"u": to_tensor("u", u), "y": to_tensor("y", y), "s": to_tensor("s", s)}
-        for name, fix in (("u", "u[None, :]"), ("y", "y[:, None]"), ("s", "s[None, :]")):
+        for name, fix in (("u", "u[None, :]"), ("y", "y[:, None]")):
             check_matrix(name, arrays[name], fix)
+        check_outputs("s", arrays["s"])
         n, k, q, d = *arrays["u"].shape, *arrays["y"].shape
         if 0 in (n, k, q, d):
             raise ValueError(
@@ -85,10 +91,12 @@ class OperatorData:
         device = tensors["u"].device
         where = None if index is None else to_integers("index", index).to(device)
         real = None if mask is None else to_booleans("mask", mask).to(device)
+        if real is not None and real.dim() == 2 and arrays["s"].dim() == 3:
+            real = real[..., None].expand(*real.shape, arrays["s"].shape[2]).contiguous()
         self._check_shapes(arrays["s"], where, real, n, q)
         if real is not None:  # what stands at masked entries must not reach a computation
             tensors["s"] = tensors["s"].to(device).masked_fill(~real, 0)
-            where = None if where is None else where.masked_fill(~real, 0)
+            where = None if where is None else where.masked_fill(~_points(real), 0)
             real = None if real.all() else real
         if where is not None and (where.min() < 0 or where.max() >= q):
             raise ValueError(
@@ -113,17 +121,19 @@ class OperatorData:
                     f"a row for each of the {n} functions in u, and at least one point"
                 )
         expected = (n, q) if index is None else tuple(index.shape)
-        if tuple(s.shape) != expected:
+        if tuple(s.shape[:2]) != expected:
             per = "a column for each row of y" if index is None else "the shape of index"
             raise ValueError(
-                f"s has shape {tuple(s.shape)}, expected {expected}: "
+                f"s has shape {tuple(s.shape)}, expected {(*expected, *s.shape[2:])}: "
                 f"a row for each function in u, {per}"
             )
+        expected = tuple(s.shape)
         if mask is not None:
             if tuple(mask.shape) != expected:
                 raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {expected}, as s")
-            if not mask.any(1).all():
-                row = int((~mask.any(1)).nonzero()[0])
+            some = mask.flatten(1).any(1)
+            if not some.all():
+                row = int((~some).nonzero()[0])
                 raise ValueError(
                     f"function {row} has no observed point: its mask is False everywhere; "
                     "leave it out"
@@ -140,7 +150,7 @@ class OperatorData:
         Args:
             u: Input function of each observation, `(N, k)`.
             y: Location of each observation, `(N, d)`.
-            s: Output of each observation, `(N,)` or `(N, 1)`.
+            s: Output of each observation, `(N,)` or `(N, 1)`; `(N, c)` for several outputs.
 
         Examples:
             >>> OperatorData.from_rows(u=[[1.0, 2.0], [1.0, 2.0]], y=[[0.0], [0.5]], s=[3.0, 4.0])
@@ -152,7 +162,7 @@ class OperatorData:
         rows = arrays["u"].shape[0] if arrays["u"].dim() else 0
         check_matrix("u", arrays["u"], "u[None, :] for one row, u[:, None] for one sensor")
         check_matrix("y", arrays["y"], "y[:, None] for one coordinate")
-        if arrays["y"].shape[0] != rows or tuple(arrays["s"].shape) != (rows,):
+        if arrays["y"].shape[0] != rows or arrays["s"].dim() > 2 or len(arrays["s"]) != rows:
             raise ValueError(
                 f"u has {rows} rows, y {arrays['y'].shape[0]} and s has shape "
                 f"{tuple(arrays['s'].shape)}; from_rows takes one row of each per observation. "
@@ -176,13 +186,13 @@ class OperatorData:
         column = np.arange(rows) - np.repeat(starts, counts)
         index = np.zeros((n, m), dtype=np.int64)
         index[function[order], column] = location[order]
-        out = np.zeros((n, m), dtype=values.dtype)
+        out = np.zeros((n, m, *values.shape[1:]), dtype=values.dtype)
         out[function[order], column] = values[order]
         mask = np.arange(m) < counts[:, None]
         complete = m == q and bool(mask.all())
         if complete and (np.sort(index, axis=1) == np.arange(q)).all():
             grid = np.empty_like(out)
-            np.put_along_axis(grid, index, out, axis=1)
+            grid[np.arange(n)[:, None], index] = out
             return cls(u_rows[first_u], y_rows[first_y], grid).to(device)
         return cls(u_rows[first_u], y_rows[first_y], out, index, mask).to(device)
 
@@ -235,14 +245,32 @@ class OperatorData:
         return self.u.shape[0]
 
     @property
+    def outputs(self) -> int | None:
+        """Number `c` of outputs at a location, or `None` where `s` is `(n, q)`: a single one."""
+        return self.s.shape[2] if self.s.dim() == 3 else None
+
+    @property
     def num_observations(self) -> int:
-        """How many outputs were observed, over all functions."""
+        """How many numbers were observed, over all functions."""
         return self.s.numel() if self.mask is None else int(self.mask.sum())
+
+    def output(self, i: int) -> OperatorData:
+        """The data of one of several outputs, with `s` `(n, q)`.
+
+        Examples:
+            >>> data = OperatorData(u=[[0.0]], y=[[0.0], [1.0]], s=[[[0.0, 1.0], [2.0, 3.0]]])
+            >>> data.output(1).s.tolist()
+            [[1.0, 3.0]]
+        """
+        if self.outputs is None or not -self.outputs <= i < self.outputs:
+            raise ValueError(f"there is no output {i}: s has shape {tuple(self.s.shape)}")
+        mask = None if self.mask is None else self.mask[..., i]
+        return replace(self, s=self.s[..., i], mask=mask)
 
     def observed_locations(self, i: int) -> Tensor:
         """Locations at which function `i` was observed, `(m_i, d)`."""
         y = self.y if self.index is None else self.y[self.index[i]]
-        return y if self.mask is None else y[self.mask[i]]
+        return y if self.mask is None else y[_points(self.mask)[i]]
 
     def subset(
         self, indices: int | slice | Sequence[int] | Sequence[bool] | Tensor
@@ -308,18 +336,23 @@ class OperatorData:
         return replace(self, u=u, y=y, s=s, index=index, mask=mask)
 
     def to_rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """One row per observation: `u (N, k)`, `y (N, d)`, `s (N,)`. For comparison and export."""
+        """One row per observation: `u (N, k)`, `y (N, d)`, `s (N,)`. For comparison and export.
+
+        With several outputs `s` is `(N, c)`, NaN for those that are missing beside others.
+        """
         function, location, s = self._triples()
         return self.u[function], self.y[location], s
 
     def _triples(self) -> tuple[Tensor, Tensor, Tensor]:
-        n, m = self.s.shape
+        n, m, *several = self.s.shape
         function = torch.arange(n, device=self.s.device)[:, None].expand(n, m)
         index = torch.arange(m, device=self.s.device).expand(n, m)
         location = index if self.index is None else self.index
         if self.mask is None:
-            return function.reshape(-1), location.reshape(-1), self.s.reshape(-1)
-        return function[self.mask], location[self.mask], self.s[self.mask]
+            return function.reshape(-1), location.reshape(-1), self.s.reshape(-1, *several)
+        real = _points(self.mask)
+        s = self.s.masked_fill(~self.mask, torch.nan) if several else self.s
+        return function[real], location[real], s[real]
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same observations of the same functions, in any layout."""
@@ -327,23 +360,30 @@ class OperatorData:
             return NotImplemented
         if not torch.equal(self.u.cpu(), other.u.cpu()) or self.y.shape[1] != other.y.shape[1]:
             return False
-        return bool(np.array_equal(self._sorted_rows(), other._sorted_rows()))
+        rows = self._sorted_rows(), other._sorted_rows()
+        return self.outputs == other.outputs and bool(np.array_equal(*rows, equal_nan=True))
 
     __hash__ = None  # type: ignore[assignment]
 
     def _sorted_rows(self) -> np.ndarray:
         function, location, s = (t.cpu() for t in self._triples())
-        parts = [function[:, None].double(), self.y.cpu()[location].double(), s[:, None].double()]
-        rows = torch.cat(parts, 1).numpy()
+        parts = function[:, None], self.y.cpu()[location], s.reshape(len(s), -1)
+        rows = torch.cat([part.double() for part in parts], 1).numpy()
         return rows[np.lexsort(rows.T[::-1])]
 
     def __repr__(self) -> str:
-        counts = torch.tensor([self.s.shape[1]]) if self.mask is None else self.mask.sum(1)
+        whole = torch.tensor([self.s.shape[1]])
+        counts = whole if self.mask is None else _points(self.mask).sum(1)
         low, high = int(counts.min()), int(counts.max())
         points = str(high) if low == high else f"{low} to {high}"
         (n, k), (q, d) = self.u.shape, self.y.shape
         parts = [
-            f"{n} function{'s' * (n > 1)} x {points} point{'s' * (high > 1)}",
+            f"{n} function{'s' * (n > 1)} x {points} point{'s' * (high > 1)}"
+            + (
+                ""
+                if self.outputs is None
+                else f" x {self.outputs} output{'s' * (self.outputs > 1)}"
+            ),
             f"{k} sensor{'s' * (k > 1)}",
             f"{q} location{'s' * (q > 1)} in {d} coordinate{'s' * (d > 1)}",
             str(self.u.dtype).removeprefix("torch."),
@@ -353,6 +393,11 @@ class OperatorData:
         if self.source:
             parts.append(self.source)
         return f"OperatorData({', '.join(parts)})"
+
+
+def _points(mask: Tensor) -> Tensor:
+    """Which points have a real output, `(n, m)`."""
+    return mask.any(2) if mask.dim() == 3 else mask
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_deeponet.divergence import flat_divergence
 from pyro_deeponet.guides import AutoMeanField, flat_sampler, site_names, unflatten
-from pyro_deeponet.model import DeepONet, whole_size
+from pyro_deeponet.model import DeepONet, likelihood_scale
 
 __all__ = ["DeepONetELBO", "Temper", "gaussian_log_likelihood", "unflatten"]
 
@@ -153,7 +153,7 @@ class _Plan:
         size: int | tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Expected log-likelihood and KL divergence, estimated from `particles` draws."""
-        scale = math.prod(whole_size(size, *s.shape)) / s.numel()
+        scale = likelihood_scale(size, s)
         weights = self.model.plain_weights()
         if self.draw is None:
             total = gaussian_log_likelihood(self.model, weights, u, y, s, index, mask)
@@ -180,12 +180,12 @@ class _Plan:
         what a step holds stays in the cache however large the batch.
         """
         assert self.draw is not None
-        scale = math.prod(whole_size(size, *s.shape)) / s.numel() / particles
+        scale = likelihood_scale(size, s) / particles
         flat, divergence = self.draw(particles)
         drawn = flat.detach().requires_grad_()
         q, m = len(y), s.shape[1]
         each = m if index is None else min(q, m * self.model.branch_sizes[-1])
-        rows = max(1, CHUNK // (particles * each))
+        rows = max(1, CHUNK // (particles * each * s[0, 0].numel()))
         if index is not None:  # so many that the trunk is not evaluated at a location too often
             rows = max(rows, math.ceil(q / m))
         plain, expected = self.model.plain_weights(), 0.0
@@ -220,8 +220,9 @@ def gaussian_log_likelihood(
     unit = model.scaling.s.scale
     sigma = model.likelihood.sigma(delta, unit)
     each = ((model.scaling.s(s) - mu) / sigma).square() * 0.5 + sigma.log()
-    points = each.numel()
+    points: Any = s.shape[0] * s.shape[1]  # of each output
     if mask is not None:
         each = torch.where(mask, each, 0.0)
-        points = points // mask.numel() * int(mask.sum())
-    return -each.sum() - points * (unit.log() + 0.5 * math.log(2 * math.pi))
+        points = mask.sum((0, 1))
+    constant = points * (unit.log() + 0.5 * math.log(2 * math.pi))
+    return -each.sum() - each.numel() // s.numel() * constant.sum()

@@ -18,7 +18,7 @@ from pyro_deeponet.divergence import flat_divergence
 from pyro_deeponet.elbo import DeepONetELBO, gaussian_log_likelihood, unflatten
 from pyro_deeponet.fit import _check, _multiplications
 from pyro_deeponet.inference import Optimizer, Run, State, flatten
-from pyro_deeponet.model import DeepONet, whole_size
+from pyro_deeponet.model import DeepONet, likelihood_scale
 from pyro_deeponet.posterior import Posterior
 from pyro_deeponet.threads import threads_for
 from pyro_deeponet.training import Batches, Checkpoint, isolated
@@ -190,7 +190,7 @@ class JointLoss(DeepONetELBO):
         size: int | tuple[int, int] | None = None,
     ) -> float:
         weights, count = members(), len(members.flat)
-        scale = math.prod(whole_size(size, *s.shape)) / s.numel() / count
+        scale = likelihood_scale(size, s) / count
         every = model.plain_weights() | weights
         expected = scale * gaussian_log_likelihood(model, every, u, y, s, index, mask)
         divergence = expected.new_zeros(())

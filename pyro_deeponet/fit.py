@@ -142,7 +142,7 @@ def fit(
 
 def _multiplications(model: DeepONet, batch: tuple[Any, ...]) -> int:
     """About how many it takes to evaluate the network once at a batch."""
-    (n, _), q = batch[2].shape, batch[1].shape[0]
+    n, q = len(batch[2]), len(batch[1])
     width = model.branch_sizes[-1]
     skip = model.sensors * width * model.branch_skip
     return n * (model.branch.cost + skip) + q * model.trunk.cost + n * q * width
@@ -162,7 +162,7 @@ def _check(
             continue
         if not isinstance(given, OperatorData):
             raise TypeError(f"{name} is {type(given).__name__}, expected OperatorData(u, y, s)")
-        model.check_inputs(given.u, given.y)
+        model.check_data(given)
     for name, least in (("steps", 0), ("warm_start", 0), ("batch_size", 1), ("num_particles", 1)):
         if not isinstance(counts[name], int) or counts[name] < least:
             raise ValueError(f"{name} is {counts[name]}, expected a whole number from {least} on")

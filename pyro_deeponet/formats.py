@@ -76,11 +76,11 @@ def _deepxde(
         inputs = [np.asarray(item, dtype=float) for item in inputs[0]]
     branch, trunk = inputs
     listing = ", ".join(names)
-    if output.shape == (len(branch), len(trunk)):
+    if output.ndim > 1 and output.shape[:2] == (len(branch), len(trunk)):
         return Layout({"u": branch, "y": trunk, "s": output}, False, f"DeepXDE aligned ({listing})")
-    if len(branch) == len(trunk) == output.size:
-        flat = output.reshape(-1)
-        return Layout({"u": branch, "y": trunk, "s": flat}, True, f"DeepXDE unaligned ({listing})")
+    if len(branch) == len(trunk) == len(output):
+        rows = {"u": branch, "y": trunk, "s": output}
+        return Layout(rows, True, f"DeepXDE unaligned ({listing})")
     raise ValueError(
         f"{path}: {listing} have shapes {', '.join(str(a.shape) for a in (*inputs, output))}; "
         "expected (n, k), (q, d), (n, q), or a row a point: (N, k), (N, d), (N, 1)"

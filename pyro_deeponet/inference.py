@@ -213,9 +213,10 @@ class Run:
             # What the likelihood keeps is one for all networks.
             self.model.likelihood.start_at(level.mean().item())
             if deltas[0] is not None and not fixed.keys() & {"head.weight", "head.bias"}:
-                bias = self.weights["head.bias"]
-                bias[..., 1] = bias.new_tensor(deltas).view_as(level)
-                self.weights["head.weight"][..., 1, :] = 0.0
+                weight, bias = self.weights["head.weight"], self.weights["head.bias"]
+                at = bias.new_tensor(deltas).view(*level.shape, 1, 1)
+                self.model.node(bias[..., None], 1).copy_(at)
+                self.model.node(weight, 1).zero_()
             self.losses = []
         self._set_parameters()
 

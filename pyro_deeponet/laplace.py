@@ -79,7 +79,7 @@ def _fisher(
     plain = {name: w.detach() for name, w in model.plain_weights().items()}
     size = centre.numel()
     information = centre.new_zeros(size, size)
-    chunk = max(1, MAX_JACOBIAN // (2 * size * data.s.shape[1]))
+    chunk = max(1, MAX_JACOBIAN // (2 * size * data.s[0].numel()))
     for rows in torch.arange(len(data), device=centre.device).split(chunk):
         index = None if data.index is None else data.index[rows]
         real = None if data.mask is None else data.mask[rows]

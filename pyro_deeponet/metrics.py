@@ -1,8 +1,10 @@
 r"""Scores of predictions: how far from the truth, and how honest about it.
 
 Every score runs over the real entries of a prediction; what its mask leaves out is not read, in
-the prediction nor in the truth. Where the truth is free of noise, `kind="epistemic"` judges the
-interval of the function itself, `kind="predictive"` that of a noisy observation of it.
+the prediction nor in the truth. With several outputs arrays are `(n, q, c)`, and all outputs are
+pooled, the large ones weighing most; `prediction.output(i)` is one of them. Where the truth is free
+of noise, `kind="epistemic"` judges the interval of the function itself, `kind="predictive"` that of
+a noisy observation of it.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def relative_l2(mean: ArrayLike, truth: ArrayLike, mask: ArrayLike | None = None
     """
     errors, squares = _row_sums(mean, truth, mask)
     if mask is not None:
-        some = to_booleans("mask", mask).cpu().any(1)
+        some = to_booleans("mask", mask).cpu().flatten(1).any(1)
         errors, squares = errors[some], squares[some]
     zero = (squares == 0).nonzero()[:, 0]
     if len(zero):
@@ -373,8 +375,8 @@ def _row_sums(mean: ArrayLike, truth: ArrayLike, mask: ArrayLike | None) -> tupl
         error, value = (s[rows] - prediction[rows]).square_(), s[rows].square()
         if real is not None:
             error, value = (w.masked_fill_(~real[rows], 0) for w in (error, value))
-        errors.append(error.sum(1, dtype=torch.float64))
-        squares.append(value.sum(1, dtype=torch.float64))
+        errors.append(error.flatten(1).sum(1, dtype=torch.float64))
+        squares.append(value.flatten(1).sum(1, dtype=torch.float64))
     if not torch.isfinite(torch.cat(errors)).all():
         raise ValueError("mean holds NaN or infinite values, or its squared error overflows")
     return torch.cat(errors), torch.cat(squares)
@@ -389,13 +391,16 @@ def _checked(prediction: Prediction, truth: ArrayLike) -> tuple[Tensor, Tensor |
 
 def _check_truth(s: Tensor, expected: tuple[int, ...], mask: Tensor | None) -> Tensor:
     if tuple(s.shape) != expected:
-        hint = "; take its transpose" if tuple(s.shape) == expected[::-1] else ""
+        turned = len(expected) == 2 and tuple(s.shape) == expected[::-1]
+        hint = "; take its transpose" if turned else ""
         raise ValueError(
             f"truth has shape {tuple(s.shape)}, expected that of the prediction, {expected}: "
             f"a row for each function, a column for each point{hint}"
         )
-    if len(expected) != 2 or 0 in expected:
-        raise ValueError(f"the prediction has shape {expected}, expected (n, q), not empty")
+    if len(expected) not in (2, 3) or 0 in expected:
+        raise ValueError(
+            f"the prediction has shape {expected}, expected (n, q) or (n, q, c), not empty"
+        )
     if mask is not None:
         if tuple(mask.shape) != expected:
             raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {expected}, as truth")
@@ -404,10 +409,10 @@ def _check_truth(s: Tensor, expected: tuple[int, ...], mask: Tensor | None) -> T
         s = s.masked_fill(~mask, 0)
     bad = ~torch.isfinite(s)
     if bad.any():
-        i, j = bad.nonzero()[0].tolist()
+        where = ", ".join(map(str, bad.nonzero()[0].tolist()))
         raise ValueError(
             f"truth has {int(bad.sum())} NaN or infinite values among its real entries, the first "
-            f"at [{i}, {j}]; remove or mask them"
+            f"at [{where}]; remove or mask them"
         )
     return s if s.is_floating_point() else s.to(torch.get_default_dtype())
 
@@ -423,7 +428,7 @@ def _cpu(values: ArrayLike) -> Tensor:
 
 def _rows(s: Tensor) -> Iterator[slice]:
     """Slices of functions that hold about `_CHUNK` entries."""
-    width = max(1, _CHUNK // s.shape[1])
+    width = max(1, _CHUNK // s[0].numel())
     for start in range(0, s.shape[0], width):
         yield slice(start, start + width)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from pyro_deeponet.networks import (
 from pyro_deeponet.priors import Normal, Prior
 from pyro_deeponet.scaling import Scaling
 
-__all__ = ["DeepONet", "whole_size"]
+__all__ = ["DeepONet", "likelihood_scale", "whole_size"]
 
 HEADS = ("dot", "features")
 SCALINGS = ("standard", "minmax")
@@ -64,6 +65,10 @@ class DeepONet(PyroModule):
         final_activation: Whether they end with the activation, as in the paper's appendix.
         head: `"dot"`: the scalar product of `b` and `t` goes to the linear output nodes, as in the
             paper. `"features"`: their elementwise product does, a weight a feature.
+        outputs: Number `c` of outputs at a location, for data with `s` `(n, q, c)`; `None` for a
+            single one, `s` `(n, q)`. With the head `"dot"` each output has a `c`-th of the features
+            to itself; with `"features"` all of them draw on all features, with weights of their
+            own.
         prior: Prior of every weight and bias, see `pyro_deeponet.priors`. `None`: plain parameters,
             the deterministic DeepONet. A prior that gives `None` for some weights leaves those
             plain parameters.
@@ -110,6 +115,7 @@ class DeepONet(PyroModule):
         activation: str | Activation = "relu",
         final_activation: bool = False,
         head: str = "dot",
+        outputs: int | None = None,
         prior: Prior | None = Normal(0.0, 1.0),  # noqa: B008 - immutable
         likelihood: Likelihood | None = None,
         scaling: Scaling | None = None,
@@ -119,6 +125,7 @@ class DeepONet(PyroModule):
         super().__init__()
         check_sizes("sensors", [sensors])
         check_sizes("coordinates", [coordinates])
+        check_sizes("outputs", [1 if outputs is None else outputs])
         if head not in HEADS:
             raise ValueError(f"head is {head!r}, expected one of {', '.join(map(repr, HEADS))}")
         if isinstance(scaling, str):
@@ -126,14 +133,14 @@ class DeepONet(PyroModule):
                 f"scaling {scaling!r} is fitted to data: call DeepONet.for_data(train, "
                 f"scaling={scaling!r}), or pass a pyro_deeponet.scaling.Scaling"
             )
-        self.sensors, self.coordinates = sensors, coordinates
+        self.sensors, self.coordinates, self.outputs = sensors, coordinates, outputs
         self.activation, self.final_activation, self.head_kind = activation, final_activation, head
         self.features, self.branch_skip = trunk_features, branch_skip
         self.prior = prior
         self.likelihood = Heteroscedastic() if likelihood is None else likelihood
         inputs = count_features(trunk_features, coordinates)
-        self.scaling = Scaling.identity(sensors, inputs) if scaling is None else scaling
-        _check_scaling(self.scaling, sensors, inputs)
+        self.scaling = Scaling.identity(sensors, inputs, outputs) if scaling is None else scaling
+        _check_scaling(self.scaling, sensors, inputs, outputs)
         kind = prior, activation, final_activation
         self.branch: MLP | BayesianModule = make_network(branch, sensors, *kind, "branch")
         self.trunk: MLP | BayesianModule = make_network(trunk, inputs, *kind, "trunk")
@@ -143,8 +150,9 @@ class DeepONet(PyroModule):
             if hasattr(self.branch, "skip"):
                 raise ValueError("the branch has a part 'skip' itself; rename it in the module")
             self.branch.skip = Linear(sensors, width, prior, "branch.skip", bias=False)
+        self.shares = _shares(width, outputs) if head == "dot" else [slice(None)]
         inputs = 1 if head == "dot" else width
-        self.head = Linear(inputs, self.likelihood.nodes, prior, "head")
+        self.head = Linear(inputs, self.count * self.likelihood.nodes, prior, "head")
         self.shapes = {site: size for part in self._parts() for site, size in part.shapes.items()}
         self.set_parameters(self.start(seed=0))
 
@@ -157,7 +165,7 @@ class DeepONet(PyroModule):
         trunk_features: Features | None = None,
         **kwargs: Any,
     ) -> DeepONet:
-        """A model for this data: its number of sensors and coordinates, and its scaling.
+        """A model for this data: its number of sensors, coordinates and outputs, and its scaling.
 
         Args:
             data: Training data.
@@ -175,10 +183,19 @@ class DeepONet(PyroModule):
             names = ", ".join(map(repr, SCALINGS))
             raise ValueError(f"scaling is {scaling!r}, expected {names}, None or a Scaling")
         sensors, coordinates = data.u.shape[1], data.y.shape[1]
+        for name in ("sensors", "coordinates", "outputs"):
+            if name in kwargs:
+                raise TypeError(f"for_data reads {name} off the data; leave out {name}=")
         count_features(trunk_features, coordinates)
         seen = data if trunk_features is None else replace(data, y=trunk_features(data.y))
         maps = getattr(Scaling, scaling)(seen) if isinstance(scaling, str) else scaling
-        return cls(sensors, coordinates, scaling=maps, trunk_features=trunk_features, **kwargs)
+        kwargs |= {"outputs": data.outputs, "scaling": maps, "trunk_features": trunk_features}
+        return cls(sensors, coordinates, **kwargs)
+
+    @property
+    def count(self) -> int:
+        """Number of outputs at a location."""
+        return 1 if self.outputs is None else self.outputs
 
     def _parts(self) -> list[MLP | BayesianModule | Linear]:
         skip = [self.branch.skip] if self.branch_skip else []
@@ -204,11 +221,16 @@ class DeepONet(PyroModule):
         if self.branch_skip:
             weights["branch.skip.weight"].zero_()
         weights["head.weight"].zero_()
-        weights["head.weight"][0] = self.branch_sizes[-1] ** -0.5
+        features = len(range(self.branch_sizes[-1])[self.shares[0]])
+        self.node(weights["head.weight"], 0).fill_(features**-0.5)
         delta = self.likelihood.start_at(0.1)
         if delta is not None:
-            weights["head.bias"][1] = delta
+            self.node(weights["head.bias"][:, None], 1).fill_(delta)
         return weights
+
+    def node(self, weight: Tensor, i: int) -> Tensor:
+        """The rows of the head's weight, `(*S, c * nodes, ...)`, for `mu` (0) or `delta` (1)."""
+        return weight.narrow(-2, i * self.count, self.count)
 
     def set_parameters(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights into those that are plain parameters; the others are left out."""
@@ -248,7 +270,7 @@ class DeepONet(PyroModule):
 
         Returns:
             `mu` and `delta` (`None` with a likelihood of one node), `(*S, n, q)`, or
-            `(*S, n, m)` with `index`.
+            `(*S, n, m)` with `index`; with several outputs `(*S, n, q or m, c)`.
         """
         if index is not None and index.numel() < y.shape[0]:
             used, index = torch.unique(index, return_inverse=True)
@@ -271,7 +293,9 @@ class DeepONet(PyroModule):
         self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The head: from features to the output nodes `mu` and `delta`, as `nodes` gives them."""
-        mu, *delta = self.each_node(weights, b, t, index)
+        made = list(self.each_node(weights, b, t, index))
+        nodes = [made[i :: self.likelihood.nodes] for i in range(self.likelihood.nodes)]
+        mu, *delta = (x[0] if self.outputs is None else torch.stack(x, -1) for x in nodes)
         return mu, delta[0] if delta else None
 
     def each_node(
@@ -282,7 +306,7 @@ class DeepONet(PyroModule):
         index: Tensor | None = None,
         memory: Sequence[Tensor | None] = (None, None),
     ) -> Iterator[Tensor]:
-        """The output nodes one after the other: the next is made when the last is done with.
+        """`mu` and `delta` of one output after the other, each made when the last is done with.
 
         Args:
             weights: Those of the head, by name.
@@ -293,22 +317,27 @@ class DeepONet(PyroModule):
                 used for the results: the last node stands in the first piece, others in the second.
         """
         w, c = weights["head.weight"], weights["head.bias"]
-        dot, last = self.head_kind == "dot", self.likelihood.nodes - 1
-        product = without_plates(contract(b, t, index, memory[0])) if dot else None
-        for j in range(last + 1):
-            offset = without_plates(c[..., j, None, None])
-            if product is None:
-                place = memory[0] if j == last else memory[1]
-                scaled = contract(b * w[..., j, None, :], t, index, place)
-                yield without_plates(scaled) + offset if place is None else scaled.add_(offset)
-            else:
-                slope = without_plates(w[..., j, :, None])
-                yield affine(slope, product, offset, product if j == last else memory[1])
+        last = self.likelihood.nodes - 1
+        for output in range(self.count):
+            product = None
+            if self.head_kind == "dot":
+                own = self.shares[output]
+                product = without_plates(contract(b[..., own], t[..., own], index, memory[0]))
+            for i in range(last + 1):
+                j = i * self.count + output
+                offset = without_plates(c[..., j, None, None])
+                if product is None:
+                    place = memory[0] if i == last else memory[1]
+                    scaled = contract(b * w[..., j, None, :], t, index, place)
+                    yield without_plates(scaled) + offset if place is None else scaled.add_(offset)
+                else:
+                    slope = without_plates(w[..., j, :, None])
+                    yield affine(slope, product, offset, product if i == last else memory[1])
 
     def moments(
         self, weights: Mapping[str, Tensor], u: Tensor, y: Tensor, index: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of an observation in physical units, `(*S, n, q or m)`."""
+        """Mean and standard deviation of an observation in physical units, shaped as `nodes`."""
         return self.to_physical(*self.nodes(weights, u, y, index))
 
     def to_physical(self, mu: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -331,23 +360,30 @@ class DeepONet(PyroModule):
         Args:
             u: Functions `(n, k)`.
             y: Locations `(q, d)`.
-            s: Outputs `(n, q)`, or `(n, m)` with `index`; `None` to draw them.
+            s: Outputs `(n, q)`, or `(n, m)` with `index`, and `(n, q or m, c)` where there are
+                several at a location; `None` to draw them.
             index: Which locations belong to which function, `(n, m)`.
             mask: Which outputs are real.
             size: Number of functions in the whole data set, when `u` is a minibatch of it, or
                 numbers of functions and points; the likelihood is scaled accordingly.
 
         Returns:
-            `s`, or a draw of it, `(*S, n, q or m)`.
+            `s`, or a draw of it, `(*S, n, q or m)`, or `(*S, n, q or m, c)`.
         """
         self.check_inputs(u, y)
         mu, sigma = self.moments(self.weights(), u, y, index)
-        n, m = mu.shape[-2:]
+        several = self.outputs is not None
+        for name, given in (("s", s), ("mask", mask)):
+            if given is not None:
+                _check_shape(name, given, mu.shape[-3 if several else -2 :])
+        n, m = mu.shape[-3:-1] if several else mu.shape[-2:]
         all_n, all_m = whole_size(size, n, m)
         batches = [torch.arange(count, device=u.device) for count in (n, m)]
         observation = dist.Normal(mu, sigma)
         if mask is not None:
             observation = observation.mask(mask)
+        if several:
+            observation = observation.to_event(1)
         functions = pyro.plate("functions", all_n, subsample=batches[0], dim=-2)
         with functions, pyro.plate("points", all_m, subsample=batches[1], dim=-1):
             return pyro.sample("s", observation, obs=s)
@@ -355,7 +391,8 @@ class DeepONet(PyroModule):
     def example(self) -> tuple[Tensor, Tensor, Tensor]:
         """Arguments `u`, `y`, `s` of the smallest size, to run the model or its guide once."""
         like = self.head.like
-        sizes = (1, self.sensors), (1, self.coordinates), (1, 1)
+        several = () if self.outputs is None else (self.outputs,)
+        sizes: list[tuple[int, ...]] = [(1, self.sensors), (1, self.coordinates), (1, 1, *several)]
         u, y, s = (like.new_zeros(size) for size in sizes)
         return u, y, s
 
@@ -372,6 +409,16 @@ class DeepONet(PyroModule):
                 f"a location a row, {self.coordinates} coordinates each"
             )
 
+    def check_data(self, data: OperatorData) -> None:
+        """Refuse data of another number of sensors, coordinates or outputs."""
+        self.check_inputs(data.u, data.y)
+        if data.outputs != self.outputs:
+            several = "" if self.outputs is None else f", {self.outputs}"
+            raise ValueError(
+                f"s has shape {tuple(data.s.shape)}, the model was built for (n, q{several}); "
+                "build it with DeepONet.for_data(data), or with outputs= as the data have"
+            )
+
     def __repr__(self) -> str:
         branch, trunk = describe(self.branch), describe(self.trunk)
         if self.features is not None:
@@ -381,11 +428,24 @@ class DeepONet(PyroModule):
         layers = any(isinstance(net, MLP) for net in (self.branch, self.trunk))
         return (
             f"DeepONet({self.sensors} sensors, {self.coordinates} "
-            f"coordinate{'s' * (self.coordinates > 1)}, branch {branch}"
+            f"coordinate{'s' * (self.coordinates > 1)}, "
+            + ("" if self.outputs is None else f"{self.outputs} outputs, ")
+            + f"branch {branch}"
             f"{' + skip' * self.branch_skip}, trunk {trunk}, {f'{act}, ' * layers}"
             f"head {self.head_kind}, {sum(s.numel() for s in self.shapes.values())} weights"
             f"{'' if self.sampled_shapes() else ', deterministic'})"
         )
+
+
+def likelihood_scale(size: int | tuple[int, int] | None, s: Tensor) -> float:
+    """By how much the likelihood of a batch `s` `(n, m, ...)` is scaled up to the whole data set.
+
+    Examples:
+        >>> likelihood_scale((100, 50), torch.zeros(5, 10))
+        100.0
+    """
+    n, m = s.shape[:2]
+    return math.prod(whole_size(size, n, m)) / (n * m)
 
 
 def whole_size(size: int | tuple[int, int] | None, n: int, m: int) -> tuple[int, int]:
@@ -400,8 +460,31 @@ def whole_size(size: int | tuple[int, int] | None, n: int, m: int) -> tuple[int,
     return (size, m) if isinstance(size, int) else size
 
 
-def _check_scaling(scaling: Scaling, sensors: int, inputs: int) -> None:
-    for name, size, of in (("u", sensors, "sensors"), ("y", inputs, "inputs of the trunk")):
+def _check_shape(name: str, tensor: Tensor, expected: Sequence[int]) -> None:
+    """Refuse a tensor of another shape, also one that would broadcast."""
+    if tuple(tensor.shape) != tuple(expected):
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)}: "
+            "a value for each function and point"
+        )
+
+
+def _shares(width: int, outputs: int | None) -> list[slice]:
+    """The features of each output: equal parts of all of them."""
+    if outputs is None:
+        return [slice(None)]
+    if width % outputs:
+        raise ValueError(
+            f"the nets end with {width} features, which {outputs} outputs cannot share equally; "
+            f"with head='dot' take a multiple of {outputs}, or head='features'"
+        )
+    part = width // outputs
+    return [slice(i * part, (i + 1) * part) for i in range(outputs)]
+
+
+def _check_scaling(scaling: Scaling, sensors: int, inputs: int, outputs: int | None) -> None:
+    sizes = [("u", sensors, "sensors"), ("y", inputs, "inputs of the trunk")]
+    for name, size, of in (*sizes, ("s", outputs or 1, "outputs")):
         for tensor in getattr(scaling, name).buffers():
             if tensor.numel() not in (1, size):
                 raise ValueError(

@@ -138,8 +138,9 @@ class Posterior:
             progress: Whether a prediction that takes long shows a progress bar.
 
         Returns:
-            A `Prediction` with values `(n, q)`, or `(n, m)` for indexed data, of the kind (tensor
-            or numpy array) that `u` was.
+            A `Prediction` with values `(n, q)`, or `(n, m)` for indexed data, and a last dimension
+            of outputs where the model has several; of the kind (tensor or numpy array) that `u`
+            was.
 
         Examples:
             >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
@@ -170,7 +171,8 @@ class Posterior:
             seed: Chooses the networks (those that `predict` takes with it) and the noise.
 
         Returns:
-            `(S, n, q)`, a tensor or a numpy array as `u` was.
+            `(S, n, q)`, or `(S, n, q, c)` for several outputs; a tensor or a numpy array as `u`
+            was.
 
         Examples:
             >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
@@ -252,6 +254,7 @@ class Posterior:
         """
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a number between 0 and 1")
+        self.model.check_data(held_out)
         n = len(held_out)
         if n / (n + 1) < level:
             raise ValueError(
@@ -354,6 +357,7 @@ class Posterior:
         if isinstance(u, OperatorData):
             if y is not None:
                 raise ValueError("y comes with the data; pass predict(data) or predict(u, y)")
+            self.model.check_data(u)
             index, mask = u.index, u.mask
             functions, locations = u.u, u.y
         elif y is None:

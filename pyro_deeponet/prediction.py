@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -47,6 +47,7 @@ class Network:
         factor: Spread of the mixture about its mean, times that of the samples; see `calibrate`.
         max_memory: Bytes that the evaluation may hold beside its inputs and results.
         progress: Whether work that takes long shows a progress bar.
+        output: Which of several outputs to show; all of them unless told.
     """
 
     model: DeepONet
@@ -57,10 +58,16 @@ class Network:
     factor: float
     max_memory: int
     progress: bool = True
+    output: int | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Functions and points."""
+    def shape(self) -> tuple[int, ...]:
+        """Functions and points, and the number of outputs where several are shown."""
+        several = self.model.outputs is not None and self.output is None
+        return (*self._points, self.model.count) if several else self._points
+
+    @property
+    def _points(self) -> tuple[int, int]:
         return self.u.shape[0], (self.y.shape[0] if self.index is None else self.index.shape[1])
 
     @property
@@ -76,19 +83,21 @@ class Network:
             describe: What the progress bar says, when there is one.
 
         Yields:
-            The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, which the
-            caller may overwrite.
+            The block's place `(functions, points)`, and `mu` and `sigma`, `(S, a, b)`, or
+            `(S, a, b, c)` for several outputs, which the caller may overwrite.
         """
         for where, features in self._shown(self._tiles(self.samples), describe):
             nodes = self.model.combine(self.weights, *features)
             mu, sigma = self.model.to_physical(*nodes)
+            if self.output is not None:
+                mu, sigma = mu[..., self.output], sigma[..., self.output]
             if self.factor != 1.0:
                 mu, sigma = torch.lerp(mu.mean(0), mu, self.factor), sigma * self.factor
             yield where, mu, sigma
 
     @torch.no_grad()
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and epistemic and aleatoric standard deviation of the mixture, `(n, q)` each.
+        """Mean and epistemic and aleatoric standard deviation of the mixture, of `shape` each.
 
         The moments are taken in network units, and only they are brought to physical ones.
         """
@@ -109,8 +118,8 @@ class Network:
     def _groups(self) -> list[tuple[slice, dict[str, Tensor]]]:
         """Groups of samples with their head, whose second node is `delta / log(2)` (`sigma_`)."""
         w, c = (self.weights[name].clone() for name in ("head.weight", "head.bias"))
-        w[..., 1:, :] /= math.log(2)
-        c[..., 1:] /= math.log(2)
+        w[..., self.model.count :, :] /= math.log(2)
+        c[..., self.model.count :] /= math.log(2)
         some = [slice(i, min(i + GROUP, self.samples)) for i in range(0, self.samples, GROUP)]
         return [(g, {"head.weight": _pick(w, g), "head.bias": _pick(c, g)}) for g in some]
 
@@ -125,27 +134,31 @@ class Network:
         """
         b, t, index = features
         points = b.shape[1], t.shape[1] if index is None else index.shape[1]
-        origin = b.new_zeros(points)
-        shift, squares, noise = (torch.zeros_like(origin) for _ in range(3))
+        origin, shift, squares, noise = b.new_zeros(4, self.model.count, *points)
+        units = self.model.scaling.s.scale.expand(self.model.count)
         for i, (group, head) in enumerate(groups):
             some = _pick(b, group), _pick(t, group)
-            count = group.stop - group.start
-            whole = all(x.shape[0] == count for x in (*some, *head.values()))
-            memory = scratch(2, (count, *points), b) if whole else (None, None)
+            samples = group.stop - group.start
+            whole = all(x.shape[0] == samples for x in (*some, *head.values()))
+            memory = scratch(2, (samples, *points), b) if whole else (None, None)
             nodes = self.model.each_node(head, *some, index, memory)
-            mu = next(nodes)
-            if i == 0:
-                origin += mu.mean(0)
-            shift += _sum(mu.sub_(origin))
-            squares += _sum(mu.square_())
-            bits = next(nodes, None)
-            sigma = self.model.likelihood.sigma_(bits, self.model.scaling.s.scale, memory[1])
-            fits = bits is not None and bits.shape == sigma.shape
-            square = torch.mul(sigma, sigma, out=bits if fits else None)
-            noise += _sum(square) if fits else square * count
+            for j, unit in enumerate(units):
+                mu = next(nodes)
+                if i == 0:
+                    origin[j] = mu.mean(0)
+                shift[j] += _sum(mu.sub_(origin[j]))
+                squares[j] += _sum(mu.square_())
+                bits = next(nodes) if self.model.likelihood.nodes > 1 else None
+                sigma = self.model.likelihood.sigma_(bits, unit, memory[1])
+                fits = bits is not None and bits.shape == sigma.shape
+                square = torch.mul(sigma, sigma, out=bits if fits else None)
+                noise[j] += _sum(square) if fits else square * samples
         for total in (shift, squares, noise):
             total /= self.samples
-        return origin + shift, (squares - shift.square()).clamp_(min=0), noise
+        moments = origin + shift, (squares - shift.square()).clamp_(min=0), noise
+        several = self.model.outputs is not None
+        mean, epistemic, aleatoric = (x.movedim(0, -1) if several else x[0] for x in moments)
+        return mean, epistemic, aleatoric
 
     def _tiles(self, at_once: int) -> Iterator[tuple[Where, Features]]:
         """What `model.combine` needs for one block after another.
@@ -160,7 +173,7 @@ class Network:
         self, tiles: Iterator[tuple[Where, Features]], describe: str
     ) -> Iterator[tuple[Where, Features]]:
         """The same tiles, with a progress bar where they take long."""
-        n, m = self.shape
+        n, m = self._points
         with tqdm(
             total=n * m, desc=describe, delay=PATIENCE, unit="pt", unit_scale=True,
             disable=not self.progress,
@@ -171,7 +184,7 @@ class Network:
 
     def _grid(self, features: int, numbers: int) -> Iterator[tuple[Where, Features]]:
         """Tiles of functions x locations; the features of many are made at once."""
-        n, q = self.shape
+        n, q = self._points
         rows, columns = min(n, features), min(q, features, PANEL)
         # Wide tiles, of whole vector registers: for the product, and for long rows in the results.
         b_size = _evenly(columns, math.isqrt(3 * numbers))
@@ -193,7 +206,7 @@ class Network:
         self, features: int, numbers: int, index: Tensor
     ) -> Iterator[tuple[Where, Features]]:
         """Groups of functions with their points; the features of a small grid are made once."""
-        n, m = self.shape
+        n, m = self._points
         columns = min(m, features, numbers)
         width = self.model.branch_sizes[-1]
         picked = min(len(self.y), 2 * columns * width)  # numbers a function, see contract
@@ -231,8 +244,8 @@ class Network:
         # A quarter of the memory each for the features of either net, for what comes before
         # them, and for the block and the handful of temporaries that are made of it.
         features = self.max_memory // (4 * size * self.model.branch_sizes[-1])
-        bytes_a_point = at_once * self.u.element_size()
-        numbers = min(BLOCK // at_once, self.max_memory // (4 * 6 * bytes_a_point))
+        each = at_once * self.model.count  # numbers of a point
+        numbers = min(BLOCK // each, self.max_memory // (4 * 6 * each * self.u.element_size()))
         return max(1, features), max(1, numbers)
 
 
@@ -244,8 +257,8 @@ class Prediction:
     is the sum of the epistemic one, :math:`\operatorname{Var}_i \mu_i`, which more data would
     reduce, and the aleatoric one, :math:`\frac1S \sum_i \sigma_i^2`, which it would not.
 
-    Everything has the shape of the points, `(n, q)`, and physical units. Arrays are of the kind
-    (tensor or numpy) that was passed to `predict`.
+    Everything has the shape of the points, `(n, q)`, or `(n, q, c)` for several outputs, and
+    physical units. Arrays are of the kind (tensor or numpy) that was passed to `predict`.
 
     Attributes:
         mean: Mean of the mixture.
@@ -255,10 +268,34 @@ class Prediction:
         mask: Which points are real, for ragged data; otherwise `None`.
     """
 
-    def __init__(self, network: Network, mask: Tensor | None = None, numpy: bool = False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        mask: Tensor | None = None,
+        numpy: bool = False,
+        moments: tuple[Any, Any, Any] | None = None,
+    ) -> None:
         self._network, self._numpy = network, numpy
-        self.mean, self.epistemic_std, self.aleatoric_std = map(self._out, network.moments())
+        found = tuple(map(self._out, network.moments())) if moments is None else moments
+        self.mean, self.epistemic_std, self.aleatoric_std = found
         self.mask = None if mask is None else self._out(mask)
+
+    def output(self, i: int) -> Prediction:
+        """The prediction of one of several outputs, with values `(n, q)`.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> model = DeepONet(sensors=4, coordinates=1, outputs=2, prior=None)
+            >>> p = Posterior(model).predict(torch.zeros(3, 4), torch.zeros(5, 1))
+            >>> p.mean.shape, p.output(1).mean.shape
+            (torch.Size([3, 5, 2]), torch.Size([3, 5]))
+        """
+        shape = self._network.shape
+        if len(shape) < 3 or not -shape[2] <= i < shape[2]:
+            raise ValueError(f"there is no output {i}: the prediction has shape {tuple(shape)}")
+        moments = self.mean[..., i], self.epistemic_std[..., i], self.aleatoric_std[..., i]
+        mask = None if self.mask is None else torch.as_tensor(self.mask[..., i])
+        return Prediction(replace(self._network, output=i), mask, self._numpy, moments)
 
     @property
     def std(self) -> Any:
@@ -278,7 +315,7 @@ class Prediction:
                 quantiles of the mixture itself.
 
         Returns:
-            Lower and upper bound, `(n, q)` each.
+            Lower and upper bound, of the shape of `mean` each.
         """
         _check_level("level", level)
         tails = (1 - level) / 2, (1 + level) / 2
@@ -286,7 +323,7 @@ class Prediction:
         return low, high
 
     def quantile(self, q: float, kind: str = "predictive", method: str = "mixture") -> Any:
-        """The value below which a fraction `q` of the distribution lies, `(n, q)`.
+        """The value below which a fraction `q` of the distribution lies, of the shape of `mean`.
 
         Args:
             q: Between 0 and 1.
@@ -304,18 +341,19 @@ class Prediction:
         return self._each("quantiles", lambda mu, sigma: mixture.quantile(mu, sigma, q))
 
     def cdf(self, s: ArrayLike) -> Any:
-        """Probability that the mixture gives to values below `s`, `(n, q)`."""
+        """Probability that the mixture gives to values below `s`, of the shape of `mean`."""
         return self._each("probabilities", mixture.cdf, s)
 
     def log_prob(self, s: ArrayLike) -> Any:
-        """Log density of the mixture at `s`, `(n, q)`."""
+        """Log density of the mixture at `s`, of the shape of `mean`: an output by itself."""
         return self._each("log density", mixture.log_prob, s)
 
     def components(self) -> Iterator[tuple[Where, Tensor, Tensor]]:
         """The components of the mixture, block by block.
 
         Yields:
-            The block's place in `(n, q)`, and means and standard deviations `(S, a, b)`.
+            The block's place in `(n, q)`, and means and standard deviations `(S, a, b)`, or
+            `(S, a, b, c)` for several outputs.
         """
         return self._network.blocks("components")
 
@@ -336,8 +374,9 @@ class Prediction:
         return tensor.cpu().numpy() if self._numpy else tensor
 
     def __repr__(self) -> str:
-        (n, q), s = self._network.shape, self._network.samples
-        return f"Prediction({n} functions x {q} points, mixture of {s} weight samples)"
+        (n, q, *several), s = self._network.shape, self._network.samples
+        outputs = f" x {several[0]} outputs" if several else ""
+        return f"Prediction({n} functions x {q} points{outputs}, mixture of {s} weight samples)"
 
 
 def _pick(x: Tensor, group: slice) -> Tensor:

@@ -44,12 +44,12 @@ class Affine(nn.Module):
 
 
 class Scaling(nn.Module):
-    """The three maps of a model: `u` a sensor, `y` a coordinate, `s` all outputs alike.
+    """The three maps of a model: `u` a sensor, `y` a coordinate, `s` an output.
 
     Args:
         u: Map of the input functions, shift and scale `()` or `(k,)`.
         y: Map of the locations, `()` or `(d,)`.
-        s: Map of the outputs, `()`.
+        s: Map of the outputs, `()`, or `(c,)` where there are several at a location.
 
     Examples:
         >>> data = OperatorData(u=[[1.0], [3.0]], y=[[0.0], [4.0]], s=[[0.0, 10.0], [10.0, 20.0]])
@@ -69,42 +69,50 @@ class Scaling(nn.Module):
     @classmethod
     def standard(cls, data: OperatorData) -> Scaling:
         """Mean zero and standard deviation one, over what was observed."""
-        return cls(
-            *(
-                Affine(x.mean(0), _spread(x, x.std(0, correction=0), data.u.dtype))
-                for x in _columns(data)
-            )
-        )
+        return cls(*(_fitted(x, x.nanmean(0), _std(x), data.u.dtype) for x in _columns(data)))
 
     @classmethod
     def minmax(cls, data: OperatorData) -> Scaling:
         """From zero to one, over what was observed."""
-        return cls(
-            *(
-                Affine(x.amin(0), _spread(x, x.amax(0) - x.amin(0), data.u.dtype))
-                for x in _columns(data)
-            )
-        )
+        ends = ((x, _least(x), -_least(-x)) for x in _columns(data))
+        return cls(*(_fitted(x, low, high - low, data.u.dtype) for x, low, high in ends))
 
     @classmethod
-    def identity(cls, sensors: int, coordinates: int) -> Scaling:
+    def identity(cls, sensors: int, coordinates: int, outputs: int | None = None) -> Scaling:
         """No scaling, with buffers of the size that `standard` and `minmax` give."""
         u, y = torch.zeros(sensors), torch.zeros(coordinates)
-        return cls(Affine(u, u + 1), Affine(y, y + 1), Affine())
+        s = torch.zeros(()) if outputs is None else torch.zeros(outputs)
+        return cls(*(Affine(x, x + 1) for x in (u, y, s)))
 
 
 def _columns(data: OperatorData) -> tuple[Tensor, Tensor, Tensor]:
-    """What each map is fitted to, in float64: `u (n, k)`, `y (q, d)` and all real `s` in a row."""
-    s = data.s if data.mask is None else data.s[data.mask]
-    y = data.y if data.index is None else data.y[_used(data.index, data.mask)]
-    return data.u.double(), y.double(), s.reshape(-1).double()
+    """What each map is fitted to, in float64: `u (n, k)`, `y (q, d)`, and `s (N,)` or `(N, c)`.
+
+    Outputs that are not real are NaN.
+    """
+    s = data.s.double()
+    if data.mask is not None:
+        s = s.masked_fill(~data.mask, torch.nan)
+    y = data.y
+    if data.index is not None:
+        real = torch.isfinite(s) if s.dim() == 2 else torch.isfinite(s).any(2)
+        y = y[torch.unique(data.index[real])]
+    return data.u.double(), y.double(), s.flatten(0, 1)
 
 
-def _used(index: Tensor, mask: Tensor | None) -> Tensor:
-    return torch.unique(index if mask is None else index[mask])
+def _std(x: Tensor) -> Tensor:
+    return (x - x.nanmean(0)).square().nanmean(0).sqrt()
 
 
-def _spread(x: Tensor, spread: Tensor, dtype: torch.dtype) -> Tensor:
-    """The spread of each column, or one where the column is constant up to rounding."""
-    constant = spread <= 8 * torch.finfo(dtype).eps * x.abs().amax(0)
-    return torch.where(constant, torch.ones_like(spread), spread)
+def _least(x: Tensor) -> Tensor:
+    return x.nan_to_num(torch.inf, torch.inf, -torch.inf).amin(0)
+
+
+def _fitted(x: Tensor, shift: Tensor, spread: Tensor, dtype: torch.dtype) -> Affine:
+    """The map, which leaves the scale of a column that is constant up to rounding.
+
+    A column without a single value, an output that was never observed, is left as it is.
+    """
+    constant = ~(spread > 8 * torch.finfo(dtype).eps * -_least(-x.abs()))
+    scale = torch.where(constant, torch.ones_like(spread), spread)
+    return Affine(torch.where(torch.isfinite(shift), shift, 0.0), scale)

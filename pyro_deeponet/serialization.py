@@ -210,6 +210,7 @@ def _pack_model(model: DeepONet) -> dict[str, Any]:
     return {
         "sensors": model.sensors,
         "coordinates": model.coordinates,
+        "outputs": model.outputs,
         "branch": list(model.branch_sizes) if isinstance(model.branch, MLP) else OWN,
         "trunk": list(model.trunk_sizes) if isinstance(model.trunk, MLP) else OWN,
         "trunk_features": _pack_own(model.features),

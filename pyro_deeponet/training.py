@@ -92,7 +92,7 @@ class Batches:
     def __call__(self, step: int) -> tuple[Any, ...]:
         """The arguments of `DeepONet.forward` for one step."""
         d = self.data
-        n, m = d.s.shape
+        n, m = d.s.shape[:2]
         if (self.size, self.points) == (n, m):
             return d.u, d.y, d.s, d.index, d.mask
         rows = slice(None) if self.size == n else self._rows(step)

@@ -249,7 +249,7 @@ def test_masked_entries_may_hold_anything():
     ("u", "y", "s", "message"),
     [
         (np.ones((4, 2)), np.ones((3, 1)), np.ones(4), "u has 4 rows, y 3"),
-        (np.ones((4, 2)), np.ones((4, 1)), np.ones((4, 2)), r"s has shape \(4, 2\)"),
+        (np.ones((4, 2)), np.ones((4, 1)), np.ones((5, 2)), r"s has shape \(5, 2\)"),
         (np.ones((4, 2)), np.ones(4), np.ones(4), r"y\[:, None\]"),
         (np.ones((0, 2)), np.ones((0, 1)), np.ones(0), "empty"),
         (np.ones((4, 2)), np.ones((4, 1)), np.full(4, np.nan), "s has 4 NaN"),

@@ -125,7 +125,8 @@ def function(
     """One function of a prediction with its interval, against the truth.
 
     Args:
-        prediction: What was predicted, for `n` functions at `q` points.
+        prediction: What was predicted, for `n` functions at `q` points; `prediction.output(j)`
+            where there are several outputs.
         i: Which function.
         y: Locations, `(q,)` or `(q, 1)`; for a prediction at indexed points, those of function `i`.
         truth: True values, `(q,)`, or `(n, q)` of all functions.
@@ -148,6 +149,11 @@ def function(
         >>> plt.close(ax.figure)
     """
     mean = array("mean", prediction.mean)
+    if mean.ndim != 2:
+        raise ValueError(
+            f"the prediction has {mean.shape[-1]} outputs at each point; pass one of them, such as "
+            "prediction.output(0)"
+        )
     if not -len(mean) <= i < len(mean):
         raise ValueError(f"i is {i}, but the prediction has {len(mean)} functions")
     ends = prediction.interval(level, kind=kind, method=method)

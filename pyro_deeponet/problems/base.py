@@ -57,7 +57,7 @@ class Problem(ABC):
 
     @abstractmethod
     def solve(self, u: Any) -> Any:
-        """Map inputs of shape `(n, k)` to outputs on the grid, of shape `(n, q)`."""
+        """Map inputs `(n, k)` to outputs on the grid, `(n, q)`, or `(n, q, c)` for several."""
 
     def dataset(
         self,
@@ -78,13 +78,14 @@ class Problem(ABC):
                 drawn for every function anew. `None`, or all of them, gives the whole grid
                 (and no `index`).
             noise: Standard deviation of Gaussian noise on the observations, as a fraction of the
-                standard deviation of all noise-free observations: `0.05` is 5 % noise.
+                standard deviation of all noise-free observations (of each output, where there are
+                several): `0.05` is 5 % noise.
             seed: Non-negative integer.
             dtype: Type the data are stored in; they are computed in float64.
 
         Returns:
-            Data with `u (n, k)`, `y (q, d)` and `s (n, m)`, and `index (n, m)`, sorted in
-            each row, when functions are observed at some of the locations.
+            Data with `u (n, k)`, `y (q, d)` and `s (n, m)`, or `(n, m, c)`, and `index (n, m)`,
+            sorted in each row, when functions are observed at some of the locations.
         """
         n = check_integer("n_functions", n_functions, minimum=1)
         seed = check_integer("seed", seed, minimum=0)
@@ -112,18 +113,21 @@ class Problem(ABC):
 
         u = self.draw(n, seed)
         _expect_shape("draw", u, (n, len(self.sensors)))
-        s = torch.empty(n, m, dtype=dtype)
+        s = torch.empty(0)
         index = torch.empty(n, m, dtype=torch.int64) if m < q else None
         rng = np.random.default_rng(location_seed)
         chunk = max(1, _CHUNK_VALUES // q)
         for start in range(0, n, chunk):
             rows = slice(start, min(start + chunk, n))
             solution = self.solve(u[rows])
-            _expect_shape("solve", solution, (rows.stop - start, q))
+            _expect_shape("solve", solution, (rows.stop - start, q), tuple(solution.shape[2:3]))
             solution = torch.as_tensor(solution)
             if index is not None:
                 index[rows] = _distinct_locations(rng, len(solution), m, q)
-                solution = solution.gather(1, index[rows].to(solution.device))
+                every = torch.arange(len(solution), device=solution.device)[:, None]
+                solution = solution[every, index[rows].to(solution.device)]
+            if start == 0:
+                s = torch.empty(n, *solution.shape[1:], dtype=dtype)
             s[rows] = solution.to(s)
         if noise > 0:
             _add_noise(s, noise, np.random.default_rng(noise_seed), chunk)
@@ -134,7 +138,7 @@ def checked(solve: Callable[[Any, NDArray], NDArray]) -> Callable[[Any, Array], 
     """Let a `solve` written for float64 arrays take tensors too, and refuse wrong inputs.
 
     Args:
-        solve: Method that maps an array `(n, k)` to one of shape `(n, q)`.
+        solve: Method that maps an array `(n, k)` to one of shape `(n, q)` or `(n, q, c)`.
 
     Returns:
         The method with the input validated. It returns float64 of the kind it was given: a tensor
@@ -180,13 +184,15 @@ def _distinct_locations(rng: np.random.Generator, n: int, m: int, q: int) -> Ten
 
 
 def _add_noise(s: Tensor, noise: float, rng: np.random.Generator, chunk: int) -> None:
-    scale = noise * s.std(correction=0).item()
+    scale = noise * s.std((0, 1), correction=0).double().numpy()
     for rows in s.split(chunk):
         rows += torch.from_numpy(scale * rng.standard_normal(tuple(rows.shape))).to(rows)
 
 
-def _expect_shape(method: str, values: Tensor | NDArray, shape: tuple[int, int]) -> None:
-    if tuple(values.shape) != shape:
+def _expect_shape(
+    method: str, values: Tensor | NDArray, shape: tuple[int, int], several: tuple[int, ...] = ()
+) -> None:
+    if tuple(values.shape) != (*shape, *several):
         axes = "functions, sensors" if method == "draw" else "functions, locations of the grid"
         raise ValueError(
             f"{method} returned shape {tuple(values.shape)}, expected {shape} = ({axes})"
@@ -194,7 +200,7 @@ def _expect_shape(method: str, values: Tensor | NDArray, shape: tuple[int, int])
 
 
 def _refuse_non_finite(values: NDArray, message: str) -> None:
-    finite = np.isfinite(values).all(axis=1)
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if not finite.all():
         bad = np.flatnonzero(~finite)
         raise ValueError(f"{message} (first row {bad[0]}, {len(bad)} of {len(values)} in all)")

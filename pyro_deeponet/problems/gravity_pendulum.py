@@ -22,8 +22,8 @@ class GravityPendulum(TimeProblem):
 
     .. math:: s_1' = s_2, \quad s_2' = -k \sin s_1 + u(t), \quad s_1(0) = s_2(0) = 0,
 
-    with target :math:`s_1`, by the classical Runge-Kutta method of fourth order on the spline
-    through the sensor values.
+    with target :math:`s_1`, or both, by the classical Runge-Kutta method of fourth order on the
+    spline through the sensor values.
 
     Args:
         field: Random field of :math:`u`; its domain is the time interval, :math:`[0, 1]`.
@@ -31,6 +31,7 @@ class GravityPendulum(TimeProblem):
         n_times: Number `q` of uniform times, both ends of the interval among them.
         k: Strength of gravity; 0 switches it off.
         max_step: Longest step of the integrator.
+        speed: Whether the speed :math:`s_2` is an output beside the angle: `s` is then `(n, q, 2)`.
 
     Examples:
         >>> import torch
@@ -38,10 +39,13 @@ class GravityPendulum(TimeProblem):
         >>> s = problem.solve(torch.ones(1, 100))
         >>> torch.allclose(s, problem.grid.T**2 / 2, atol=1e-10)
         True
+        >>> GravityPendulum(speed=True).dataset(10)
+        OperatorData(10 functions x 100 points x 2 outputs, 100 sensors, ...)
     """
 
     k: float = 1.0
     max_step: float = 0.01
+    speed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,13 +54,16 @@ class GravityPendulum(TimeProblem):
 
     @checked
     def solve(self, u: NDArray) -> NDArray:
-        """Integrate inputs `(n, k)` to angles `(n, q)`, float64 of the same kind."""
+        """Integrate inputs `(n, k)` to angles `(n, q)`, float64 of the same kind.
+
+        With `speed`, to angles and speeds `(n, q, 2)`.
+        """
         # A row a time: the inputs of a stage are then contiguous over the functions.
         force = self._stages @ u.T
         h = self._step
         angle = np.zeros(len(u))
         speed = np.zeros(len(u))
-        angles = np.zeros((self.n_times, len(u)))
+        states = np.zeros((2 if self.speed else 1, self.n_times, len(u)))
         for step in range(1, (self.n_times - 1) * self._substeps + 1):
             begin, middle, end = force[2 * step - 2 : 2 * step + 1]
             v1, a1 = speed, begin - self.k * np.sin(angle)
@@ -66,8 +73,8 @@ class GravityPendulum(TimeProblem):
             angle = angle + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
             speed = speed + h / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
             if step % self._substeps == 0:
-                angles[step // self._substeps] = angle
-        return np.ascontiguousarray(angles.T)
+                states[:, step // self._substeps] = (angle, speed) if self.speed else angle
+        return np.ascontiguousarray(states.T if self.speed else states[0].T)
 
     @cached_property
     def _substeps(self) -> int:
