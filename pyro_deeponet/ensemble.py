@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from pyro_deeponet.data import OperatorData
 from pyro_deeponet.divergence import flat_divergence
 from pyro_deeponet.elbo import DeepONetELBO, gaussian_log_likelihood, unflatten
-from pyro_deeponet.fit import _check, _multiplications
+from pyro_deeponet.fit import launch
 from pyro_deeponet.inference import Optimizer, Run, State, flatten
 from pyro_deeponet.model import DeepONet, likelihood_scale
 from pyro_deeponet.posterior import Posterior
-from pyro_deeponet.threads import threads_for
-from pyro_deeponet.training import Batches, Checkpoint, isolated
 
 __all__ = ["ensemble"]
 
@@ -105,34 +100,16 @@ def ensemble(
         "steps": steps, "warm_start": warm_start, "batch_size": batch_size,
         "num_particles": members,
     }  # fmt: skip
-    _check(model, data, counts, validation, patience)
-    model = copy.deepcopy(model)
-    like = model.head.like
-    data = data.to(dtype=like.dtype, device=like.device)
-    run = EnsembleRun(
-        model=model,
-        data=data,
+    return launch(
+        EnsembleRun, model, data, counts,
         guide="ensemble",
-        elbo=JointLoss(model, members),
+        elbo=lambda model: JointLoss(model, members),
         kl_weight=lambda progress: 1.0,
-        steps={"warm start": warm_start, "inference": steps},
-        batches=Batches(data, batch_size, batch_points, seed),
-        lr=lr,
+        lr=lr, batch_points=batch_points, validation=validation, patience=patience,
+        callback=callback, progress=progress, seed=seed, checkpoint=checkpoint,
         optimizer=optimizer,
         clip_norm=None if clip_norm is None else clip_norm * math.sqrt(members),
-        validation=validation,
-        patience=patience,
-        callback=callback,
-    )
-    if checkpoint is not None:
-        told = counts | {"lr": lr, "seed": seed, "batch_points": batch_points} | run.fingerprint()
-        run.checkpoint = Checkpoint(Path(checkpoint), told)
-    with (
-        isolated(like.device, seed),
-        threads_for(members * _multiplications(model, run.batches(0))),
-        tqdm(total=steps + warm_start, disable=not progress) as bar,
-    ):
-        return run(seed, bar)
+    )  # fmt: skip
 
 
 class Members(nn.Module):

@@ -20,7 +20,7 @@ from pyro_deeponet.posterior import Posterior
 from pyro_deeponet.threads import threads_for
 from pyro_deeponet.training import Batches, Checkpoint, isolated
 
-__all__ = ["Diverged", "State", "fit"]
+__all__ = ["Diverged", "State", "fit", "launch"]
 
 
 def fit(
@@ -109,18 +109,71 @@ def fit(
         "steps": steps, "warm_start": warm_start, "batch_size": batch_size,
         "num_particles": num_particles,
     }  # fmt: skip
+    return launch(
+        Run, model, data, counts,
+        guide=guide,
+        elbo=lambda model: elbo or DeepONetELBO(num_particles),
+        kl_weight=kl_weight if callable(kl_weight) else lambda progress: float(kl_weight),
+        lr=lr, batch_points=batch_points, validation=validation, patience=patience,
+        callback=callback, progress=progress, seed=seed, checkpoint=checkpoint,
+        optimizer=optimizer, clip_norm=clip_norm,
+    )  # fmt: skip
+
+
+def launch(
+    kind: type[Run],
+    model: DeepONet,
+    data: OperatorData,
+    counts: dict[str, int],
+    *,
+    guide: Guide,
+    elbo: Callable[[DeepONet], Any],
+    kl_weight: Schedule,
+    lr: float,
+    batch_points: int | None,
+    validation: OperatorData | None,
+    patience: int | None,
+    callback: Callable[[State], Any] | None,
+    progress: bool,
+    seed: int,
+    checkpoint: str | os.PathLike[str] | None,
+    optimizer: Optimizer | None,
+    clip_norm: float | None,
+) -> Posterior:
+    """Check the arguments, and run the two stages on a copy of the model.
+
+    Args:
+        kind: What runs them.
+        model: As in `fit`, like all that are not told here.
+        data: Training data.
+        counts: The arguments `steps`, `warm_start`, `batch_size` and `num_particles`, the last for
+            the number of networks that a step evaluates.
+        guide: A guide.
+        elbo: Makes the loss for the copy of the model.
+        kl_weight: A function of the progress.
+        lr: Learning rate.
+        batch_points: Points a step.
+        validation: Held-out data.
+        patience: How long to wait.
+        callback: What to call.
+        progress: Whether to show a progress bar.
+        seed: The seed.
+        checkpoint: A file.
+        optimizer: Makes an optimiser.
+        clip_norm: Largest norm.
+    """
     _check(model, data, counts, validation, patience)
     model = copy.deepcopy(model)
     like = model.head.like
     data = data.to(dtype=like.dtype, device=like.device)
-    run = Run(
+    run = kind(
         model=model,
         data=data,
         guide=guide,
-        elbo=elbo or DeepONetELBO(num_particles),
-        kl_weight=kl_weight if callable(kl_weight) else lambda progress: float(kl_weight),
-        steps={"warm start": warm_start, "inference": steps},
-        batches=Batches(data, batch_size, batch_points, seed),
+        elbo=elbo(model),
+        kl_weight=kl_weight,
+        steps={"warm start": counts["warm_start"], "inference": counts["steps"]},
+        batches=Batches(data, counts["batch_size"], batch_points, seed),
         lr=lr,
         optimizer=optimizer,
         clip_norm=clip_norm,
@@ -131,21 +184,13 @@ def fit(
     if checkpoint is not None:
         told = counts | {"lr": lr, "seed": seed, "batch_points": batch_points} | run.fingerprint()
         run.checkpoint = Checkpoint(Path(checkpoint), told)
-    work = num_particles * _multiplications(model, run.batches(0))
+    u, y, *_ = run.batches(0)
     with (
         isolated(like.device, seed),
-        threads_for(work),
-        tqdm(total=steps + warm_start, disable=not progress) as bar,
+        threads_for(counts["num_particles"] * model.cost(len(u), len(y))),
+        tqdm(total=sum(run.steps.values()), disable=not progress) as bar,
     ):
         return run(seed, bar)
-
-
-def _multiplications(model: DeepONet, batch: tuple[Any, ...]) -> int:
-    """About how many it takes to evaluate the network once at a batch."""
-    n, q = len(batch[2]), len(batch[1])
-    width = model.branch_sizes[-1]
-    skip = model.sensors * width * model.branch_skip
-    return n * (model.branch.cost + skip) + q * model.trunk.cost + n * q * width
 
 
 def _check(

@@ -215,8 +215,8 @@ class Run:
             if deltas[0] is not None and not fixed.keys() & {"head.weight", "head.bias"}:
                 weight, bias = self.weights["head.weight"], self.weights["head.bias"]
                 at = bias.new_tensor(deltas).view(*level.shape, 1, 1)
-                self.model.node(bias[..., None], 1).copy_(at)
-                self.model.node(weight, 1).zero_()
+                self.model.head.rows(bias[..., None], 1).copy_(at)
+                self.model.head.rows(weight, 1).zero_()
             self.losses = []
         self._set_parameters()
 

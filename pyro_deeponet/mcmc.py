@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from pyro_deeponet.data import OperatorData
 from pyro_deeponet.divergence import flat_divergence
 from pyro_deeponet.elbo import gaussian_log_likelihood
-from pyro_deeponet.fit import _multiplications, fit
+from pyro_deeponet.fit import fit
 from pyro_deeponet.guides import flat_sampler
 from pyro_deeponet.inference import flatten
 from pyro_deeponet.layers import defaults_of
@@ -151,7 +151,7 @@ def mcmc(
     with (
         isolated(like.device, seed),
         defaults_of(like),
-        threads_for(_multiplications(model, arguments)),
+        threads_for(model.cost(len(data.u), len(data.y))),
         tqdm(total=chains * (warmup + samples), disable=not progress) as bar,
     ):
         values = {name: value.detach() for name, value in start.guide.median().items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_deeponet.contraction import affine, contract, without_plates
 from pyro_deeponet.data import OperatorData
+from pyro_deeponet.head import Head
 from pyro_deeponet.layers import MLP, Activation, Linear, prior_of
 from pyro_deeponet.likelihoods import Heteroscedastic, Likelihood
 from pyro_deeponet.networks import (
@@ -32,7 +32,6 @@ from pyro_deeponet.scaling import Scaling
 
 __all__ = ["DeepONet", "likelihood_scale", "whole_size"]
 
-HEADS = ("dot", "features")
 SCALINGS = ("standard", "minmax")
 
 
@@ -126,15 +125,13 @@ class DeepONet(PyroModule):
         check_sizes("sensors", [sensors])
         check_sizes("coordinates", [coordinates])
         check_sizes("outputs", [1 if outputs is None else outputs])
-        if head not in HEADS:
-            raise ValueError(f"head is {head!r}, expected one of {', '.join(map(repr, HEADS))}")
         if isinstance(scaling, str):
             raise ValueError(
                 f"scaling {scaling!r} is fitted to data: call DeepONet.for_data(train, "
                 f"scaling={scaling!r}), or pass a pyro_deeponet.scaling.Scaling"
             )
         self.sensors, self.coordinates, self.outputs = sensors, coordinates, outputs
-        self.activation, self.final_activation, self.head_kind = activation, final_activation, head
+        self.activation, self.final_activation = activation, final_activation
         self.features, self.branch_skip = trunk_features, branch_skip
         self.prior = prior
         self.likelihood = Heteroscedastic() if likelihood is None else likelihood
@@ -150,9 +147,7 @@ class DeepONet(PyroModule):
             if hasattr(self.branch, "skip"):
                 raise ValueError("the branch has a part 'skip' itself; rename it in the module")
             self.branch.skip = Linear(sensors, width, prior, "branch.skip", bias=False)
-        self.shares = _shares(width, outputs) if head == "dot" else [slice(None)]
-        inputs = 1 if head == "dot" else width
-        self.head = Linear(inputs, self.count * self.likelihood.nodes, prior, "head")
+        self.head = Head(head, width, self.likelihood.nodes, outputs, prior)
         self.shapes = {site: size for part in self._parts() for site, size in part.shapes.items()}
         self.set_parameters(self.start(seed=0))
 
@@ -192,11 +187,6 @@ class DeepONet(PyroModule):
         kwargs |= {"outputs": data.outputs, "scaling": maps, "trunk_features": trunk_features}
         return cls(sensors, coordinates, **kwargs)
 
-    @property
-    def count(self) -> int:
-        """Number of outputs at a location."""
-        return 1 if self.outputs is None else self.outputs
-
     def _parts(self) -> list[MLP | BayesianModule | Linear]:
         skip = [self.branch.skip] if self.branch_skip else []
         return [self.branch, *skip, self.trunk, self.head]
@@ -220,17 +210,10 @@ class DeepONet(PyroModule):
         weights = {s: w for part in self._parts() for s, w in part.start(generator).items()}
         if self.branch_skip:
             weights["branch.skip.weight"].zero_()
-        weights["head.weight"].zero_()
-        features = len(range(self.branch_sizes[-1])[self.shares[0]])
-        self.node(weights["head.weight"], 0).fill_(features**-0.5)
         delta = self.likelihood.start_at(0.1)
         if delta is not None:
-            self.node(weights["head.bias"][:, None], 1).fill_(delta)
+            self.head.rows(weights["head.bias"][:, None], 1).fill_(delta)
         return weights
-
-    def node(self, weight: Tensor, i: int) -> Tensor:
-        """The rows of the head's weight, `(*S, c * nodes, ...)`, for `mu` (0) or `delta` (1)."""
-        return weight.narrow(-2, i * self.count, self.count)
 
     def set_parameters(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights into those that are plain parameters; the others are left out."""
@@ -276,7 +259,7 @@ class DeepONet(PyroModule):
             used, index = torch.unique(index, return_inverse=True)
             y = y[used]
         b, t = self.branch_features(weights, u), self.trunk_features(weights, y)
-        return self.combine(weights, b, t, index)
+        return self.head.combine(weights, b, t, index)
 
     def branch_features(self, weights: Mapping[str, Tensor], u: Tensor) -> Tensor:
         """What the branch net makes of functions `(n, k)` in physical units: `(*S, n, p)`."""
@@ -288,51 +271,6 @@ class DeepONet(PyroModule):
         """What the trunk net makes of locations `(q, d)` in physical units: `(*S, q, p)`."""
         seen = y if self.features is None else self.features(y)
         return self.trunk.evaluate(self.scaling.y(seen), weights)
-
-    def combine(
-        self, weights: Mapping[str, Tensor], b: Tensor, t: Tensor, index: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The head: from features to the output nodes `mu` and `delta`, as `nodes` gives them."""
-        made = list(self.each_node(weights, b, t, index))
-        nodes = [made[i :: self.likelihood.nodes] for i in range(self.likelihood.nodes)]
-        mu, *delta = (x[0] if self.outputs is None else torch.stack(x, -1) for x in nodes)
-        return mu, delta[0] if delta else None
-
-    def each_node(
-        self,
-        weights: Mapping[str, Tensor],
-        b: Tensor,
-        t: Tensor,
-        index: Tensor | None = None,
-        memory: Sequence[Tensor | None] = (None, None),
-    ) -> Iterator[Tensor]:
-        """`mu` and `delta` of one output after the other, each made when the last is done with.
-
-        Args:
-            weights: Those of the head, by name.
-            b: Features of the branch.
-            t: Features of the trunk.
-            index: As in `nodes`.
-            memory: Without gradients, two pieces of memory of the shape of a node, which may be
-                used for the results: the last node stands in the first piece, others in the second.
-        """
-        w, c = weights["head.weight"], weights["head.bias"]
-        last = self.likelihood.nodes - 1
-        for output in range(self.count):
-            product = None
-            if self.head_kind == "dot":
-                own = self.shares[output]
-                product = without_plates(contract(b[..., own], t[..., own], index, memory[0]))
-            for i in range(last + 1):
-                j = i * self.count + output
-                offset = without_plates(c[..., j, None, None])
-                if product is None:
-                    place = memory[0] if i == last else memory[1]
-                    scaled = contract(b * w[..., j, None, :], t, index, place)
-                    yield without_plates(scaled) + offset if place is None else scaled.add_(offset)
-                else:
-                    slope = without_plates(w[..., j, :, None])
-                    yield affine(slope, product, offset, product if i == last else memory[1])
 
     def moments(
         self, weights: Mapping[str, Tensor], u: Tensor, y: Tensor, index: Tensor | None = None
@@ -396,6 +334,12 @@ class DeepONet(PyroModule):
         u, y, s = (like.new_zeros(size) for size in sizes)
         return u, y, s
 
+    def cost(self, n: int, q: int) -> int:
+        """About how many multiplications it takes to evaluate `n` functions at `q` locations."""
+        width = self.branch_sizes[-1]
+        skip = self.sensors * width * self.branch_skip
+        return n * (self.branch.cost + skip) + q * self.trunk.cost + n * q * width
+
     def check_inputs(self, u: Tensor, y: Tensor) -> None:
         """Refuse functions and locations of another size than the model was built for."""
         if u.dim() != 2 or u.shape[1] != self.sensors:
@@ -432,7 +376,7 @@ class DeepONet(PyroModule):
             + ("" if self.outputs is None else f"{self.outputs} outputs, ")
             + f"branch {branch}"
             f"{' + skip' * self.branch_skip}, trunk {trunk}, {f'{act}, ' * layers}"
-            f"head {self.head_kind}, {sum(s.numel() for s in self.shapes.values())} weights"
+            f"head {self.head.kind}, {sum(s.numel() for s in self.shapes.values())} weights"
             f"{'' if self.sampled_shapes() else ', deterministic'})"
         )
 
@@ -467,19 +411,6 @@ def _check_shape(name: str, tensor: Tensor, expected: Sequence[int]) -> None:
             f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected)}: "
             "a value for each function and point"
         )
-
-
-def _shares(width: int, outputs: int | None) -> list[slice]:
-    """The features of each output: equal parts of all of them."""
-    if outputs is None:
-        return [slice(None)]
-    if width % outputs:
-        raise ValueError(
-            f"the nets end with {width} features, which {outputs} outputs cannot share equally; "
-            f"with head='dot' take a multiple of {outputs}, or head='features'"
-        )
-    part = width // outputs
-    return [slice(i * part, (i + 1) * part) for i in range(outputs)]
 
 
 def _check_scaling(scaling: Scaling, sensors: int, inputs: int, outputs: int | None) -> None:

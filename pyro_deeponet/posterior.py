@@ -21,12 +21,13 @@ from pyro_deeponet.arrays import ArrayLike, check_finite, check_matrix, to_tenso
 from pyro_deeponet.calibration import Calibration, conformal_quantile
 from pyro_deeponet.data import OperatorData
 from pyro_deeponet.drawing import check_weights, choose, draw, repeat, seeded
+from pyro_deeponet.evaluation import Network
 from pyro_deeponet.guides import Guide
 from pyro_deeponet.history import History
 from pyro_deeponet.layers import Activation
 from pyro_deeponet.likelihoods import Likelihood
 from pyro_deeponet.model import DeepONet
-from pyro_deeponet.prediction import Network, Prediction
+from pyro_deeponet.prediction import Prediction
 from pyro_deeponet.priors import Prior
 
 __all__ = ["Calibration", "Posterior"]

@@ -217,7 +217,7 @@ def _pack_model(model: DeepONet) -> dict[str, Any]:
         "branch_skip": bool(model.branch_skip),
         "activation": names[0] if names else OWN,
         "final_activation": bool(model.final_activation),
-        "head": model.head_kind,
+        "head": model.head.kind,
         "prior": _pack_own(model.prior),
         "likelihood": _pack_likelihood(model.likelihood),
     }

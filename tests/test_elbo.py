@@ -42,7 +42,7 @@ def paper_model(model, u, y, s):
 
     b = net("branch", model.scaling.u(u), len(model.branch_sizes))
     t = net("trunk", model.scaling.y(y), len(model.trunk_sizes))
-    joint = (b * t).sum(1, keepdim=True) if model.head_kind == "dot" else b * t
+    joint = (b * t).sum(1, keepdim=True) if model.head.kind == "dot" else b * t
     mu, delta = (joint @ weight("head.weight").T + weight("head.bias")).unbind(1)
     unit = model.scaling.s.scale
     sigma = unit * (torch.nn.functional.softplus(delta) + model.likelihood.floor)

@@ -34,7 +34,7 @@ def row_by_row(model, weights, u, y):
 
     b = net("branch", (u - model.scaling.u.shift) / model.scaling.u.scale, len(model.branch_sizes))
     t = net("trunk", (y - model.scaling.y.shift) / model.scaling.y.scale, len(model.trunk_sizes))
-    joint = (b * t).sum(1, keepdim=True) if model.head_kind == "dot" else b * t
+    joint = (b * t).sum(1, keepdim=True) if model.head.kind == "dot" else b * t
     return (joint @ weights["head.weight"].T + weights["head.bias"]).unbind(1)
 
 

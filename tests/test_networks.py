@@ -117,7 +117,7 @@ def one_by_one(model, weights, u, y):
     t = net("trunk", (features - model.scaling.y.shift) / model.scaling.y.scale)
     w, c = weights["head.weight"], weights["head.bias"]
     products = b[:, None] * t
-    if model.head_kind == "dot":
+    if model.head.kind == "dot":
         products = products.sum(-1, keepdim=True)
     return (products @ w.T + c).unbind(-1)
 

@@ -73,9 +73,9 @@ def weights_of_single(model, weights, i):
     """For a head of features: an output of the head 'dot' has the same weight on its share."""
     rows = [i, i + model.outputs] if model.likelihood.nodes == 2 else [i]
     weight = weights["head.weight"][..., rows, :]
-    if model.head_kind == "dot":
+    if model.head.kind == "dot":
         share = torch.zeros(model.branch_sizes[-1], dtype=weight.dtype)
-        share[model.shares[i]] = 1.0
+        share[model.head.shares[i]] = 1.0
         weight = weight * share
     return dict(weights) | {"head.weight": weight, "head.bias": weights["head.bias"][..., rows]}
 

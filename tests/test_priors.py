@@ -328,3 +328,17 @@ def test_nuts_runs(kind):
     posterior = Posterior(model, weights=samples)
     assert torch.isfinite(posterior.predict(data).mean).all()
     assert samples.keys() == model.shapes.keys() | extra_sites(model).keys()
+
+
+@pytest.mark.parametrize("guide", ["normal", "diagonal", "lowrank", "delta"])
+def test_a_prior_of_positive_weights_is_started_within_its_support(guide):
+    """The warm start knows nothing of the prior, and half of its weights are negative."""
+    torch.manual_seed(0)
+    data = OperatorData(torch.randn(20, 3), torch.rand(6, 1), torch.rand(20, 6))
+    model = DeepONet.for_data(
+        data, branch=(4,), trunk=(4,), prior=lambda name, shape: dist.LogNormal(-1.0, 0.5)
+    )
+    posterior = fit(model, data, guide, steps=5, warm_start=5, progress=False)
+    weights = posterior.sample_weights(10, seed=0)
+    assert all((w > 0).all() for w in weights.values())
+    assert posterior.predict(data, seed=0).std.isfinite().all()

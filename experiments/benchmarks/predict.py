@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from pyro_deeponet import DeepONet, Posterior
-from pyro_deeponet.prediction import BLOCK
+from pyro_deeponet.evaluation import BLOCK
 
 __all__ = ["against_matmuls", "against_stock", "intervals", "main"]
 

@@ -99,7 +99,7 @@ def start_guide(guide: Any, weights: Mapping[str, Tensor]) -> None:
     Args:
         guide: A guide that has run once.
         weights: Values by site; sites not named stay where they are, unless the prior has them
-            start elsewhere with these weights.
+            start elsewhere with these weights. So do numbers outside of the prior's support.
     """
     if not isinstance(guide, AutoGuide) or getattr(guide, "prototype_trace", None) is None:
         return
@@ -117,14 +117,19 @@ def start_guide(guide: Any, weights: Mapping[str, Tensor]) -> None:
             centres = guide.locs if isinstance(guide, AutoNormal) else guide
             parameters = dict(centres.named_parameters())
             for name, value in values.items():
-                parameters[f"{name}_unconstrained"].copy_(value)
+                _move(parameters[f"{name}_unconstrained"], value)
         elif isinstance(guide, AutoContinuous):
             flow = isinstance(guide, AutoNormalizingFlow)
             last = guide.transform[-1] if flow and len(guide.transform) else guide
             if isinstance(getattr(last, "loc", None), nn.Parameter):
                 for site, centre in guide._unpack_latent(last.loc):
                     if site["name"] in values:
-                        centre.copy_(values[site["name"]])
+                        _move(centre, values[site["name"]])
+
+
+def _move(centre: Tensor, value: Tensor) -> None:
+    """Move a centre, but for those of its numbers that the prior does not allow: they stay."""
+    centre.copy_(torch.where(value.isfinite(), value, centre))
 
 
 def scale_parameters(guide: Any) -> list[nn.Parameter]:
