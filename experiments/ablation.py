@@ -7,10 +7,7 @@ skips those that are kept already, and writes the page beside that folder (docs/
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from experiments.gravity_pendulum import EXPERIMENT
 from experiments.report import markdown
 from experiments.results import spread
 from experiments.scoring import score
+from experiments.variants import Kept, command_line, read, run_missing, seeds_of
 from pyro_deeponet.storage import write_text
 
 __all__ = ["VARIANTS", "main", "page"]
@@ -55,40 +53,15 @@ that option the command makes what is missing."""
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing and write the page."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.ablation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    options = command_line("ablation", __doc__, "variants", VARIANTS).parse_args(arguments)
+    run_missing(
+        options,
+        lambda name, seed, progress: run(name, EXPERIMENT.presets["best"], seed, progress),
+        lambda folder, path: write_text(path, page(folder)),
     )
-    add = parser.add_argument
-    add("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="NAME",
-        help=f"which to run, of {', '.join(VARIANTS)} (default: all)")  # fmt: skip
-    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: 0 1 2")
-    add("--results", type=Path, default=Path("docs/ablation"), metavar="FOLDER",
-        help="for the scores that the page shows (default: docs/ablation)")  # fmt: skip
-    add("--table-only", action="store_true", help="write the page and run nothing")
-    add("--no-progress", dest="progress", action="store_false", help="no progress bars")
-    options = parser.parse_args(arguments)
-    path = options.results.with_suffix(".md")
-    try:
-        options.results.mkdir(parents=True, exist_ok=True)
-        for seed in options.seeds if not options.table_only else ():
-            for name in options.variants:
-                file = options.results / f"{name}-seed{seed}.json"
-                if file.exists():
-                    print(f"{file} is there: skipped (remove it to run {name} again)")
-                    continue
-                found = run(name, EXPERIMENT.presets["best"], seed, options.progress)
-                write_text(file, json.dumps(found, indent=1))
-        write_text(path, page(options.results))
-    except OSError as error:
-        sys.exit(f"cannot write {error.filename or path}: {error.strerror}")
-    except KeyboardInterrupt:
-        sys.exit("\ninterrupted; the same command goes on with the variants that are missing")
-    print(f"Look at {path}")
 
 
-def run(name: str, config: Config, seed: int, progress: bool = True) -> dict[str, Any]:
+def run(name: str, config: Config, seed: int, progress: bool = True) -> Kept:
     """Fit and score one variant of a preset.
 
     Args:
@@ -110,8 +83,6 @@ def run(name: str, config: Config, seed: int, progress: bool = True) -> dict[str
     train, held_out = data.split(1 - config.held_out, seed=seed)
     net = pdo.DeepONet.for_data(train, **config.model)
     posterior = pdo.fit(net, train, **config.fit, seed=seed, progress=progress)
-    if len(posterior.history.loss) < config.fit["steps"]:  # Ctrl-C ends a fit early
-        raise KeyboardInterrupt
     calibrated = posterior.calibrate(held_out, num_samples=config.num_samples)
     scores = score(
         problem, problem.draw(config.test_functions, TEST_SEED), calibrated,
@@ -128,7 +99,7 @@ def run(name: str, config: Config, seed: int, progress: bool = True) -> dict[str
 
 def page(folder: Path) -> str:
     """The page in Markdown, of all scores under a folder."""
-    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    runs = read(folder)
     rows = [["changed", "NMSE", "95 % coverage", "mean width", "seconds to fit"]]
     for name, (label, _, _) in VARIANTS.items():
         own = [run for run in runs if run["variant"] == name]
@@ -140,8 +111,7 @@ def page(folder: Path) -> str:
                 spread(own, lambda run: run["scores"]["calibrated"]["width_95"], ".2e"),
                 spread(own, lambda run: run["seconds"], ".0f"),
             ])  # fmt: skip
-    seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in runs})) or "none yet"
-    introduction = _INTRODUCTION.format(functions=TEST_FUNCTIONS, seeds=seeds)
+    introduction = _INTRODUCTION.format(functions=TEST_FUNCTIONS, seeds=seeds_of(runs))
     return "\n\n".join([introduction, markdown(rows)]) + "\n"
 
 
