@@ -198,7 +198,10 @@ def test_meanfield_draws_and_starts_as_normal_does():
 
 
 def test_after_the_warm_start_the_loss_of_meanfield_scatters_less():
-    """There the divergence is what scatters. Later the likelihood is, which is sampled in both."""
+    """There the divergence is what scatters. Later the likelihood is, which is sampled in both.
+
+    Measured over 1000 losses: 1e-6 times the variance here, 2e-3 after 2000 steps of inference.
+    """
     data = problem()
     posterior = quickly(network("normal", data), data, "normal", steps=1, warm_start=300)
     model = posterior.model
@@ -213,7 +216,7 @@ def test_after_the_warm_start_the_loss_of_meanfield_scatters_less():
     torch.testing.assert_close(
         spread["normal"].mean(), spread["meanfield"].mean(), rtol=0.01, atol=0
     )
-    assert spread["meanfield"].var() < 0.1 * spread["normal"].var()
+    assert spread["meanfield"].var() < 1e-3 * spread["normal"].var()
 
 
 @pytest.mark.parametrize("head", ["dot", "features"])
