@@ -5,7 +5,7 @@ VENV   ?= .venv
 OUT    ?= results
 BIN    := $(VENV)/bin
 
-.PHONY: help demo paper best ablation test lint format bench clean
+.PHONY: help demo paper best ablation compare test lint format bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -24,6 +24,9 @@ best: $(VENV)/.installed-base ## run them with our settings, hours of work
 
 ablation: $(VENV)/.installed-base ## undo our choices one at a time on one problem, an hour of work
 	@$(BIN)/python -m experiments.ablation
+
+compare: $(VENV)/.installed-base ## compare priors, guides and inference on little noisy data, half an hour
+	@$(BIN)/python -m experiments.compare
 
 test: $(VENV)/.installed-test ## run the tests, examples in docstrings and README included
 	@$(BIN)/python -m pytest -q -n 2

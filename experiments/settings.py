@@ -1,4 +1,4 @@
-"""What `experiments.compare` compares: a network, and the ways to learn its weights."""
+"""What `experiments.compare` compares: on some data, one network and many ways to learn it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from pyro_deeponet.priors import (
     ScaleMixture,
     StudentT,
 )
+from pyro_deeponet.problems import Antiderivative, Problem
 
 __all__ = ["SETTINGS", "Setting"]
 
+PROBLEM: Problem = Antiderivative()
+#: Of the training data; the noise is relative to the outputs' spread.
+FUNCTIONS, POINTS, NOISE = 100, 20, 0.05
+TEST_FUNCTIONS = 1_000
 #: Of all settings. Small enough for guides with a full covariance matrix, and for the samplers.
 NETWORK: dict[str, Any] = {
     "branch": (16, 16), "trunk": (16, 16), "activation": "gelu", "head": "features",
@@ -81,7 +86,7 @@ class Setting:
 _NARROW = Normal(0.0, 0.1)
 SETTINGS: dict[str, Setting] = {
     "deterministic": Setting("deterministic", "2000 + 2000 steps", None),
-    "deterministic-one-sigma": Setting("deterministic", "the same, one noise level for all points",
+    "deterministic-one-sigma": Setting("deterministic", "2000 + 2000 steps, one noise level",
         None, model={"likelihood": Homoscedastic()}),
     "deterministic-short": Setting("deterministic", "1000 + 1000 steps", None,
         {"warm_start": 1_000, "steps": 1_000}),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes import FakePrediction
 
 import pyro_deeponet as pdo
 from experiments import (
@@ -14,14 +15,18 @@ from experiments import (
     advection_diffusion,
     all,
     antiderivative,
+    compare,
+    comparison,
     diffusion_reaction,
     experiment,
     figures,
     gravity_pendulum,
     scoring,
+    settings,
 )
 from experiments.config import Config
 from experiments.results import page, read, write_page
+from experiments.variants import read as read_variants
 from pyro_deeponet.priors import Normal
 from pyro_deeponet.problems import (
     AdvectionDiffusion,
@@ -415,3 +420,134 @@ def test_each_variant_changes_the_preset_best_in_one_way():
 def test_the_page_of_the_ablation_is_that_of_the_kept_scores():
     docs = Path(__file__).parents[1] / "docs"
     assert (docs / "ablation.md").read_text() == ablation.page(docs / "ablation")
+
+
+@pytest.fixture
+def tiny_comparison(monkeypatch):
+    monkeypatch.setattr(settings, "PROBLEM", SMALL["antiderivative"])
+    monkeypatch.setattr(settings, "FUNCTIONS", 20)
+    monkeypatch.setattr(settings, "POINTS", 5)
+    monkeypatch.setattr(settings, "TEST_FUNCTIONS", 6)
+    monkeypatch.setattr(settings, "NETWORK", {"branch": (4,), "trunk": (4,)})
+    brief = {"warm_start": 20, "steps": 5}
+    monkeypatch.setattr(settings, "ARGUMENTS", {
+        "fit": {**brief, "num_particles": 2}, "ensemble": {**brief, "members": 2},
+        "mcmc": {"warm_start": 20},
+    })  # fmt: skip
+    short = {"warmup": 2, "samples": 4, "max_tree_depth": 2}
+    nuts = dataclasses.replace(
+        settings.SETTINGS["nuts"], arguments={"kernel": "nuts", "chains": 1, **short}
+    )
+    monkeypatch.setitem(settings.SETTINGS, "nuts", nuts)
+
+
+@pytest.mark.filterwarnings("ignore:the chains disagree")
+def test_the_comparison_keeps_each_setting_and_skips_what_is_there(
+    tiny_comparison, tmp_path, capsys
+):
+    names = ["deterministic", "deterministic-stopped", "lowrank", "plain-trunk", "ensemble", "nuts"]
+    words = ["--settings", *names, "--seeds", "1", "--no-progress"]
+    words += ["--results", str(tmp_path / "compare")]
+    compare.main(words)
+    text = (tmp_path / "compare.md").read_text()
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
+    for name in names:
+        found = json.loads((tmp_path / "compare" / f"{name}-seed1.json").read_text())
+        assert found["config"] == settings.SETTINGS[name].to_json()
+        assert set(found["scores"]) == set(comparison.SCORES)
+        assert all_finite(found["scores"])
+        assert f"| {settings.SETTINGS[name].label} | {found['scores']['nmse']:.2e} |" in text
+    capsys.readouterr()
+    compare.main(words)
+    assert capsys.readouterr().out.count("is there: skipped") == len(names)
+    (tmp_path / "compare.md").unlink()
+    compare.main(["--table-only", "--results", str(tmp_path / "compare")])
+    assert (tmp_path / "compare.md").read_text() == text
+
+
+@pytest.mark.filterwarnings("ignore:the chains disagree")
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [("deterministic", 1), ("map", 1), ("normal", 2), ("ensemble", 2), ("nuts", 4)],
+)
+def test_parameters_are_the_numbers_that_a_result_consists_of(tiny_comparison, name, each):
+    found = compare.run(name, 0, progress=False)
+    assert found["parameters"] == each * found["weights"]
+
+
+def test_the_comparison_is_scored_with_the_noise_of_the_training_data(tiny_comparison, monkeypatch):
+    monkeypatch.setattr(settings, "TEST_FUNCTIONS", 1000)
+    clean = settings.PROBLEM.dataset(settings.FUNCTIONS, settings.POINTS, seed=3)
+    sigma = settings.NOISE * clean.s.std(correction=0)
+
+    class Truth:
+        def predict(self, u, y, **_):
+            s = settings.PROBLEM.dataset(len(u), seed=experiment.TEST_SEED).s
+            return FakePrediction(s[None], sigma.expand(1, *s.shape))
+
+    found = compare.score(Truth(), seed=3)
+    assert found["nmse"] == 0
+    assert found["coverage_95"] == pytest.approx(0.95, abs=0.01)
+    assert found["crps"] == pytest.approx(sigma.item() / math.sqrt(math.pi), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["normal", "ensemble"])
+def test_an_interrupted_setting_is_not_kept(tiny_comparison, name, tmp_path, monkeypatch):
+    def stop(state):
+        if state.stage == "inference":
+            raise KeyboardInterrupt
+
+    stopped = dataclasses.replace(settings.SETTINGS[name], arguments={"callback": stop})
+    monkeypatch.setitem(settings.SETTINGS, name, stopped)
+    with pytest.raises(SystemExit, match="interrupted; the same command goes on"):
+        compare.main(["--settings", "map", name, "--seeds", "0", "--no-progress"])
+    kept = (tmp_path / "docs" / "compare").iterdir()
+    assert [path.name for path in kept] == ["map-seed0.json"]
+
+
+def test_a_setting_that_diverges_is_named(tiny_comparison, monkeypatch):
+    wild = dataclasses.replace(settings.SETTINGS["normal"], arguments={"lr": 1e30})
+    monkeypatch.setitem(settings.SETTINGS, "normal", wild)
+    with pytest.raises(SystemExit, match=r"fit of normal with seed 0 diverged: .*lower lr"):
+        compare.main(["--settings", "normal", "--seeds", "0", "--no-progress"])
+
+
+def of_setting(nmse, coverage, r_hat=None):
+    diagnostics = {} if r_hat is None else {"r_hat_max": r_hat}
+    return [
+        {"scores": {"nmse": nmse * k, "coverage_95": coverage}, "diagnostics": diagnostics}
+        for k in (1, 0.1, 10)
+    ]
+
+
+def test_the_comparison_is_read_by_the_best_deterministic_net():
+    found = {
+        "deterministic": of_setting(1e-3, 0.94),
+        "deterministic-short": of_setting(2e-3, 0.90),
+        "map": of_setting(0.81e-3, 0.95),
+        "normal": of_setting(0.1e-3, 0.99),
+        "tempered": of_setting(0.79e-3, 0.921),
+        "nuts": of_setting(0.4e-3, 0.979, r_hat=1.5),
+        "hmc": of_setting(0.9e-3, 0.95, r_hat=1.05),
+    }
+    paragraphs = comparison.reading(found)
+    text = "\n".join(paragraphs)
+    assert "2000 + 2000 steps: 1.00e-03" in text
+    assert "Of the 5 other settings 2 meet it." in text
+    listed = [line for line in text.splitlines() if line.startswith("- ")]
+    assert all_in(listed[0], ["NUTS", "NMSE 60 % lower, coverage 0.979"])
+    assert all_in(listed[1], ["KL weight", "NMSE 21 % lower, coverage 0.921"])
+    assert len(listed) == 2
+    assert "more than 0.98: 1 variational." in text
+    assert "less than 0.92: 1 deterministic." in text
+    assert "NMSE from 1.00e-04 to 7.90e-04, and coverage from 0.990 to 0.921." in text
+    assert paragraphs[-1].count("MCMC") == 1
+    del found["deterministic"], found["deterministic-short"]
+    assert comparison.reading(found) == []
+
+
+def test_the_page_of_the_comparison_is_that_of_the_kept_scores():
+    docs = Path(__file__).parents[1] / "docs"
+    assert (docs / "compare.md").read_text() == comparison.page(docs / "compare")
+    for run in read_variants(docs / "compare"):
+        assert run["config"] == settings.SETTINGS[run["variant"]].to_json()
