@@ -213,6 +213,14 @@ class OperatorData:
 
         Raises:
             ValueError: Not a `.npz`, cut short, unknown array names, or a pickle not opted into.
+
+        Examples:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = f"{folder}/mine.npz"
+            ...     np.savez(path, u=np.zeros((5, 3)), y=np.zeros((2, 1)), s=np.ones((5, 2)))
+            ...     OperatorData.from_npz(path)
+            OperatorData(5 functions x 2 points, 3 sensors, 2 locations in 1 coordinate, ...)
         """
         layout = read_npz(path, part, allow_pickle)
         arrays: dict[str, Any] = layout.arrays
@@ -220,7 +228,21 @@ class OperatorData:
         return replace(data, source=layout.source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the data as `.npz`, all of it or nothing."""
+        """Write the data as `.npz`, all of it or nothing.
+
+        Args:
+            path: The file; its folder is created when missing.
+
+        Returns:
+            The path written.
+
+        Examples:
+            >>> import tempfile
+            >>> data = OperatorData(u=[[0.0, 1.0]], y=[[0.5]], s=[[2.0]])
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     sorted(np.load(data.save(f"{folder}/data.npz")))
+            ['s', 'u', 'y']
+        """
         arrays = {"u": self.u, "y": self.y, "s": self.s, "index": self.index, "mask": self.mask}
         present: dict[str, Any] = {
             name: tensor.cpu().numpy() for name, tensor in arrays.items() if tensor is not None
@@ -251,7 +273,14 @@ class OperatorData:
 
     @property
     def num_observations(self) -> int:
-        """How many numbers were observed, over all functions."""
+        """How many numbers were observed, over all functions.
+
+        Examples:
+            >>> data = OperatorData([[0.0], [1.0]], [[0.5], [1.0]], s=[[1.0, 2.0], [3.0, 0.0]],
+            ...                     mask=[[True, True], [True, False]])
+            >>> data.num_observations
+            3
+        """
         return self.s.numel() if self.mask is None else int(self.mask.sum())
 
     def output(self, i: int) -> OperatorData:
@@ -268,7 +297,14 @@ class OperatorData:
         return replace(self, s=self.s[..., i], mask=mask)
 
     def observed_locations(self, i: int) -> Tensor:
-        """Locations at which function `i` was observed, `(m_i, d)`."""
+        """Locations at which function `i` was observed, `(m_i, d)`.
+
+        Examples:
+            >>> data = OperatorData([[0.0], [1.0]], [[0.5], [1.0]], s=[[1.0], [3.0]],
+            ...                     index=[[1], [0]])
+            >>> data.observed_locations(0).tolist()
+            [[1.0]]
+        """
         y = self.y if self.index is None else self.y[self.index[i]]
         return y if self.mask is None else y[_points(self.mask)[i]]
 
@@ -330,7 +366,12 @@ class OperatorData:
         return self.subset(order[:first].tolist()), self.subset(order[first:].tolist())
 
     def to(self, *args: Any, **kwargs: Any) -> OperatorData:
-        """A copy in another float type or on another device, as `torch.Tensor.to`."""
+        """A copy in another float type or on another device, as `torch.Tensor.to`.
+
+        Examples:
+            >>> OperatorData(u=[[0.0, 1.0]], y=[[0.5]], s=[[2.0]]).to(torch.float64).u.dtype
+            torch.float64
+        """
         u, y, s = (tensor.to(*args, **kwargs) for tensor in (self.u, self.y, self.s))
         index, mask = (None if t is None else t.to(u.device) for t in (self.index, self.mask))
         return replace(self, u=u, y=y, s=s, index=index, mask=mask)
@@ -339,6 +380,11 @@ class OperatorData:
         """One row per observation: `u (N, k)`, `y (N, d)`, `s (N,)`. For comparison and export.
 
         With several outputs `s` is `(N, c)`, NaN for those that are missing beside others.
+
+        Examples:
+            >>> data = OperatorData(u=[[0.0, 1.0]], y=[[0.5], [1.0]], s=[[2.0, 3.0]])
+            >>> [rows.tolist() for rows in data.to_rows()]
+            [[[0.0, 1.0], [0.0, 1.0]], [[0.5], [1.0]], [2.0, 3.0]]
         """
         function, location, s = self._triples()
         return self.u[function], self.y[location], s
