@@ -214,7 +214,12 @@ class Posterior:
 
     @property
     def diagnostics(self) -> dict[str, float]:
-        """What `mcmc` found out about its chains, see there; empty for other posteriors."""
+        """What `mcmc` found out about its chains, see there; empty for other posteriors.
+
+        Examples:
+            >>> Posterior(DeepONet(sensors=4, coordinates=1, prior=None)).diagnostics
+            {}
+        """
         return self.history.diagnostics
 
     def calibrate(
@@ -337,6 +342,16 @@ class Posterior:
         Raises:
             FileNotFoundError: There is no such file.
             ValueError: The file is damaged or something else, or needs what was not passed.
+
+        Examples:
+            An activation of your own is not in the file:
+
+            >>> import tempfile
+            >>> model = DeepONet(sensors=4, coordinates=1, prior=None, activation=torch.cos)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = Posterior(model).save(f"{folder}/net.pt")
+            ...     Posterior.load(path, activation=torch.cos, dtype=torch.float64)
+            Posterior(DeepONet(4 sensors, 1 coordinate, ...own activation, ...deterministic))
         """
         own = {
             "prior": prior, "guide": guide, "activation": activation, "likelihood": likelihood,

@@ -35,6 +35,13 @@ class Prediction:
         aleatoric_std: Root mean square of the noise level over weights.
         std: Standard deviation of the mixture.
         mask: Which points are real, for ragged data; otherwise `None`.
+
+    Examples:
+        >>> from pyro_deeponet import DeepONet, Posterior
+        >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+        >>> p = posterior.predict(torch.zeros(2, 4), torch.zeros(3, 1))    # not trained: s = 0
+        >>> p.mean.shape, p.epistemic_std.max(), p.aleatoric_std.max()     # but for its noise
+        (torch.Size([2, 3]), tensor(0.), tensor(0.1000))
     """
 
     def __init__(
@@ -68,7 +75,15 @@ class Prediction:
 
     @property
     def std(self) -> Any:
-        """Standard deviation of the mixture."""
+        """Standard deviation of the mixture.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> p.std
+            tensor([[0.1000, 0.1000]])
+        """
         hypot: Any = np.hypot if self._numpy else torch.hypot
         return hypot(self.epistemic_std, self.aleatoric_std)
 
@@ -85,6 +100,13 @@ class Prediction:
 
         Returns:
             Lower and upper bound, of the shape of `mean` each.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> p.interval(0.95)
+            (tensor([[-0.1960, -0.1960]]), tensor([[0.1960, 0.1960]]))
         """
         _check_level("level", level)
         tails = (1 - level) / 2, (1 + level) / 2
@@ -98,6 +120,13 @@ class Prediction:
             q: Between 0 and 1.
             kind: As in `interval`.
             method: As in `interval`; here `"mixture"` unless told.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> p.quantile(0.975)
+            tensor([[0.1960, 0.1960]])
         """
         _check_level("q", q)
         _check_choice("kind", kind, ("predictive", "epistemic"))
@@ -110,11 +139,27 @@ class Prediction:
         return self._each("quantiles", lambda mu, sigma: mixture.quantile(mu, sigma, q))
 
     def cdf(self, s: ArrayLike) -> Any:
-        """Probability that the mixture gives to values below `s`, of the shape of `mean`."""
+        """Probability that the mixture gives to values below `s`, of the shape of `mean`.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> p.cdf([[0.0, 0.1]])
+            tensor([[0.5000, 0.8413]])
+        """
         return self._each("probabilities", mixture.cdf, s)
 
     def log_prob(self, s: ArrayLike) -> Any:
-        """Log density of the mixture at `s`, of the shape of `mean`: an output by itself."""
+        """Log density of the mixture at `s`, of the shape of `mean`: an output by itself.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> p.log_prob([[0.0, 0.1]])
+            tensor([[1.3836, 0.8836]])
+        """
         return self._each("log density", mixture.log_prob, s)
 
     def components(self) -> Iterator[tuple[Where, Tensor, Tensor]]:
@@ -123,6 +168,13 @@ class Prediction:
         Yields:
             The block's place in `(n, q)`, and means and standard deviations `(S, a, b)`, or
             `(S, a, b, c)` for several outputs.
+
+        Examples:
+            >>> from pyro_deeponet import DeepONet, Posterior
+            >>> posterior = Posterior(DeepONet(sensors=4, coordinates=1, prior=None))
+            >>> p = posterior.predict(torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> [(where, mu.shape) for where, mu, sigma in p.components()]
+            [((slice(0, 1, None), slice(0, 2, None)), torch.Size([1, 1, 2]))]
         """
         return self._network.blocks("components")
 
