@@ -54,6 +54,23 @@ class DeepONetELBO(Trace_ELBO):
 
     Attributes:
         terms: Expected log-likelihood and KL divergence of the last evaluation.
+
+    Examples:
+        It moves parameters that are read from the guide, without Pyro's messages. So it goes with
+        a torch optimiser, not with `SVI`, which would find no parameters:
+
+        >>> import pyro
+        >>> from pyro.infer.autoguide import AutoNormal
+        >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+        >>> u, y, s = torch.zeros(3, 4), torch.zeros(5, 1), torch.zeros(3, 5)
+        >>> guide = AutoNormal(model)
+        >>> with pyro.get_param_store().scope():
+        ...     start = guide(u, y, s)        # after a first call it has its parameters
+        >>> elbo, adam = DeepONetELBO(num_particles=7), torch.optim.Adam(guide.parameters())
+        >>> loss = elbo.loss_and_grads(model, guide, u, y, s)
+        >>> loss == elbo.terms[1] - elbo.terms[0]
+        True
+        >>> adam.step()
     """
 
     def __init__(self, num_particles: int = 25, kl_weight: float = 1.0) -> None:

@@ -205,6 +205,11 @@ class DeepONet(PyroModule):
         The head is tamed: a scalar product of `p` features is of size :math:`\sqrt p` or more, so
         its weight for `mu` is :math:`1/\sqrt p` (ones, over :math:`\sqrt p`, for `"features"`),
         and `delta` starts as a constant, `sigma` at 0.1.
+
+        Examples:
+            >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+            >>> model.start(seed=1)["branch.0.weight"].shape
+            torch.Size([8, 4])
         """
         generator = torch.Generator().manual_seed(seed)
         weights = {s: w for part in self._parts() for s, w in part.start(generator).items()}
@@ -229,11 +234,24 @@ class DeepONet(PyroModule):
         return prior_of(self.prior, name, self.shapes[name], self.head.like)
 
     def plain_weights(self) -> dict[str, Tensor]:
-        """The weights that are plain parameters, by name; empty for a fully Bayesian net."""
+        """The weights that are plain parameters, by name; empty for a fully Bayesian net.
+
+        Examples:
+            >>> from pyro_deeponet.priors import ByLayer
+            >>> last = ByLayer({"head.*": Normal(), "*": None})
+            >>> list(DeepONet(4, 1, branch=(8,), trunk=(8,), prior=last).plain_weights())
+            ['branch.0.weight', 'branch.0.bias', 'trunk.0.weight', 'trunk.0.bias']
+        """
         return {name: p for name, p in self.named_parameters() if name in self.shapes}
 
     def sampled_shapes(self) -> dict[str, torch.Size]:
-        """Shapes of the weights that have a prior, by name; empty for a deterministic net."""
+        """Shapes of the weights that have a prior, by name; empty for a deterministic net.
+
+        Examples:
+            >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+            >>> model.sampled_shapes()["head.weight"]
+            torch.Size([2, 1])
+        """
         plain = self.plain_weights()
         return {name: shape for name, shape in self.shapes.items() if name not in plain}
 
@@ -254,6 +272,12 @@ class DeepONet(PyroModule):
         Returns:
             `mu` and `delta` (`None` with a likelihood of one node), `(*S, n, q)`, or
             `(*S, n, m)` with `index`; with several outputs `(*S, n, q or m, c)`.
+
+        Examples:
+            >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+            >>> mu, delta = model.nodes(model.start(), torch.zeros(3, 4), torch.zeros(5, 1))
+            >>> mu.shape, delta.shape
+            (torch.Size([3, 5]), torch.Size([3, 5]))
         """
         if index is not None and index.numel() < y.shape[0]:
             used, index = torch.unique(index, return_inverse=True)
@@ -275,7 +299,14 @@ class DeepONet(PyroModule):
     def moments(
         self, weights: Mapping[str, Tensor], u: Tensor, y: Tensor, index: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of an observation in physical units, shaped as `nodes`."""
+        """Mean and standard deviation of an observation in physical units, shaped as `nodes`.
+
+        Examples:
+            >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+            >>> mean, std = model.moments(model.start(), torch.zeros(1, 4), torch.zeros(2, 1))
+            >>> std
+            tensor([[0.1000, 0.1000]])
+        """
         return self.to_physical(*self.nodes(weights, u, y, index))
 
     def to_physical(self, mu: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -307,6 +338,13 @@ class DeepONet(PyroModule):
 
         Returns:
             `s`, or a draw of it, `(*S, n, q or m)`, or `(*S, n, q or m, c)`.
+
+        Examples:
+            >>> from pyro import poutine
+            >>> model = DeepONet(sensors=4, coordinates=1, branch=(8,), trunk=(8,))
+            >>> trace = poutine.trace(model).get_trace(torch.zeros(3, 4), torch.zeros(5, 1))
+            >>> trace.nodes["s"]["fn"].batch_shape, trace.nodes["head.weight"]["value"].shape
+            (torch.Size([3, 5]), torch.Size([2, 1]))
         """
         self.check_inputs(u, y)
         mu, sigma = self.moments(self.weights(), u, y, index)
