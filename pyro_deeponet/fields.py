@@ -43,10 +43,10 @@ class GaussianRandomField:
     With :math:`r = |x - x'| / \ell` the covariance is :math:`\sigma^2` times
 
     ============  =======================================================
-    `rbf`       :math:`\exp(-r^2 / 2)`
-    `matern32`  :math:`(1 + \sqrt 3 r) \exp(-\sqrt 3 r)`
-    `matern52`  :math:`(1 + \sqrt 5 r + 5 r^2 / 3) \exp(-\sqrt 5 r)`
-    `periodic`  :math:`\exp(-2 \sin^2(\pi (x - x') / p) / \ell^2)`
+    `rbf`         :math:`\exp(-r^2 / 2)`
+    `matern32`    :math:`(1 + \sqrt 3 r) \exp(-\sqrt 3 r)`
+    `matern52`    :math:`(1 + \sqrt 5 r + 5 r^2 / 3) \exp(-\sqrt 5 r)`
+    `periodic`    :math:`\exp(-2 \sin^2(\pi (x - x') / p) / \ell^2)`
     ============  =======================================================
 
     where the period :math:`p` is the length of the domain. A sample is a function, not a vector:
@@ -107,6 +107,10 @@ class GaussianRandomField:
 
         Returns:
             Covariances of shape `(a, b)`, float64.
+
+        Examples:
+            >>> GaussianRandomField(length_scale=1.0, variance=2.0).covariance([0.0], [0.0, 1.0])
+            tensor([[2.0000, 1.2131]], dtype=torch.float64)
         """
         return torch.from_numpy(self._covariance(_points("x", x), _points("z", z)))
 
@@ -121,6 +125,11 @@ class GaussianRandomField:
 
         Returns:
             Values of shape `(n, k)`, float64.
+
+        Examples:
+            >>> few, many = (GaussianRandomField().sample(n, [0.0, 1.0], seed=0) for n in (2, 5))
+            >>> torch.allclose(many[:2], few)
+            True
         """
         n = check_integer("n", n, minimum=1)
         seed = check_integer("seed", seed, minimum=0)

@@ -60,6 +60,15 @@ class Diverged(ArithmeticError):
 
     Attributes:
         posterior: The fit as it was at the last good state.
+
+    Examples:
+        >>> from pyro_deeponet import fit
+        >>> data = OperatorData(u=[[0.0], [1.0]], y=[[0.0], [1.0]], s=[[0.0, 0.0], [0.0, 1.0]])
+        >>> try:
+        ...     fit(DeepONet.for_data(data), data, lr=1e30, steps=20, warm_start=20, progress=False)
+        ... except Diverged as error:
+        ...     error.posterior
+        Posterior(DeepONet(...), guide AutoNormal)
     """
 
     def __init__(self, message: str, posterior: Posterior) -> None:
@@ -79,6 +88,16 @@ class State:
         history: All that was recorded so far.
         model: The model being fitted.
         guide: Its guide; `None` during the warm start and for a deterministic net.
+
+    Examples:
+        >>> from pyro_deeponet import fit
+        >>> data = OperatorData(u=[[0.0], [1.0]], y=[[0.0], [1.0]], s=[[0.0, 0.0], [0.0, 1.0]])
+        >>> def stop(state):            # a true answer ends the fit
+        ...     return state.stage == "inference" and state.step == 5
+        >>> posterior = fit(DeepONet.for_data(data), data, callback=stop, warm_start=20,
+        ...                 progress=False)
+        >>> len(posterior.history.loss)
+        5
     """
 
     step: int

@@ -16,7 +16,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.nn.functional import softplus
 
-__all__ = ["FixedNoise", "Heteroscedastic", "Homoscedastic", "Likelihood", "softplus2_"]
+__all__ = ["FixedNoise", "Heteroscedastic", "Homoscedastic", "Likelihood"]
 
 #: Beyond this degree a polynomial costs more than a logarithm.
 MAX_DEGREE = 8
@@ -31,6 +31,20 @@ class Likelihood(PyroModule):
 
     Attributes:
         nodes: How many output nodes the network needs: 2 for `mu` and `delta`, 1 for `mu` alone.
+
+    Examples:
+        A noise level that cannot leave an interval:
+
+        >>> class Bounded(Likelihood):
+        ...     nodes = 2
+        ...     def sigma(self, delta, unit):
+        ...         return 0.01 + 0.1 * delta.sigmoid()
+        >>> from pyro_deeponet import DeepONet
+        >>> model = DeepONet(sensors=4, coordinates=1, likelihood=Bounded())
+        >>> u, y, _ = model.example()
+        >>> mu, sigma = model.moments(model.start(), u, y)
+        >>> sigma
+        tensor([[0.0600]])
     """
 
     nodes: int = 1

@@ -14,20 +14,11 @@ from pyro_deeponet.layers import ACTIVATIONS, MLP, Activation
 from pyro_deeponet.modules import BayesianModule
 from pyro_deeponet.priors import Prior
 
-__all__ = [
-    "BayesianModule",
-    "Features",
-    "Fourier",
-    "Network",
-    "check_sizes",
-    "common_width",
-    "count_features",
-    "describe",
-    "make_network",
-]
+__all__ = ["BayesianModule", "Features", "Fourier", "Network"]
 
 #: What a net is told by: widths of layers, a module, or a callable that makes one.
 Network = Sequence[int] | nn.Module | Callable[[], nn.Module]
+#: From locations `(q, d)` in physical units to what the trunk sees of them, `(q, d')`.
 Features = Callable[[Tensor], Tensor]
 
 #: Locations with which features are tried out.

@@ -35,11 +35,21 @@ class Affine(nn.Module):
             raise ValueError(f"expected a finite shift and a positive scale, got {shift}, {scale}")
 
     def forward(self, x: Tensor) -> Tensor:
-        """From physical to network units."""
+        """From physical to network units.
+
+        Examples:
+            >>> Affine(shift=1.0, scale=2.0)(torch.tensor(5.0))
+            tensor(2.)
+        """
         return (x - self.shift) / self.scale
 
     def inverse(self, z: Tensor) -> Tensor:
-        """From network to physical units."""
+        """From network to physical units.
+
+        Examples:
+            >>> Affine(shift=1.0, scale=2.0).inverse(torch.tensor(2.0))
+            tensor(5.)
+        """
         return self.shift + self.scale * z
 
 
@@ -68,18 +78,35 @@ class Scaling(nn.Module):
 
     @classmethod
     def standard(cls, data: OperatorData) -> Scaling:
-        """Mean zero and standard deviation one, over what was observed."""
+        """Mean zero and standard deviation one, over what was observed.
+
+        Examples:
+            >>> data = OperatorData(u=[[1.0], [3.0]], y=[[0.0], [4.0]], s=[[0.0, 4.0], [0.0, 4.0]])
+            >>> Scaling.standard(data).s(data.s).tolist()
+            [[-1.0, 1.0], [-1.0, 1.0]]
+        """
         return cls(*(_fitted(x, x.nanmean(0), _std(x), data.u.dtype) for x in _columns(data)))
 
     @classmethod
     def minmax(cls, data: OperatorData) -> Scaling:
-        """From zero to one, over what was observed."""
+        """From zero to one, over what was observed.
+
+        Examples:
+            >>> data = OperatorData(u=[[1.0], [3.0]], y=[[0.0], [4.0]], s=[[0.0, 4.0], [0.0, 4.0]])
+            >>> Scaling.minmax(data).s(data.s).tolist()
+            [[0.0, 1.0], [0.0, 1.0]]
+        """
         ends = ((x, _least(x), -_least(-x)) for x in _columns(data))
         return cls(*(_fitted(x, low, high - low, data.u.dtype) for x, low, high in ends))
 
     @classmethod
     def identity(cls, sensors: int, coordinates: int, outputs: int | None = None) -> Scaling:
-        """No scaling, with buffers of the size that `standard` and `minmax` give."""
+        """No scaling, with buffers of the size that `standard` and `minmax` give.
+
+        Examples:
+            >>> Scaling.identity(sensors=3, coordinates=2).u.scale
+            tensor([1., 1., 1.])
+        """
         u, y = torch.zeros(sensors), torch.zeros(coordinates)
         s = torch.zeros(()) if outputs is None else torch.zeros(outputs)
         return cls(*(Affine(x, x + 1) for x in (u, y, s)))

@@ -5,26 +5,15 @@ A guide is a name from `GUIDES`, a `LowRank` with a rank of its own, or any call
 """
 
 from pyro_deeponet.guides.families import GUIDES, AutoMeanField, Guide, LowRank
-from pyro_deeponet.guides.making import (
-    is_point_guide,
-    make_guide,
-    scale_parameters,
-    site_names,
-    start_guide,
-)
-from pyro_deeponet.guides.sampling import flat_sampler, mean_field, unflatten
 
-__all__ = [
-    "GUIDES",
-    "AutoMeanField",
-    "Guide",
-    "LowRank",
-    "flat_sampler",
-    "is_point_guide",
-    "make_guide",
-    "mean_field",
-    "scale_parameters",
-    "site_names",
-    "start_guide",
-    "unflatten",
-]
+# For the rest of the package, which makes guides and draws from them; users name them.
+from pyro_deeponet.guides.making import is_point_guide as is_point_guide
+from pyro_deeponet.guides.making import make_guide as make_guide
+from pyro_deeponet.guides.making import scale_parameters as scale_parameters
+from pyro_deeponet.guides.making import site_names as site_names
+from pyro_deeponet.guides.making import start_guide as start_guide
+from pyro_deeponet.guides.sampling import flat_sampler as flat_sampler
+from pyro_deeponet.guides.sampling import mean_field as mean_field
+from pyro_deeponet.guides.sampling import unflatten as unflatten
+
+__all__ = ["GUIDES", "AutoMeanField", "Guide", "LowRank"]

@@ -30,6 +30,7 @@ from torch.distributions import biject_to
 
 __all__ = ["GUIDES", "AutoMeanField", "AutoScaledIAF", "Guide", "LowRank", "is_unbounded"]
 
+#: What `fit` takes for a guide: a name from `GUIDES`, or a callable `model -> guide`.
 Guide = str | Callable[[Any], Any]
 
 #: Scale at which the guides start. Larger ones drown what the warm start learnt in noise.
@@ -170,6 +171,7 @@ def _auto(kind: Any, **kwargs: Any) -> Callable[[Any], AutoGuide]:
     return partial(kind, init_loc_fn=init_to_median, **kwargs)
 
 
+#: The guides that have a name, each a callable `model -> guide`.
 GUIDES: dict[str, Callable[[Any], AutoGuide]] = {
     "normal": _auto(AutoNormal, init_scale=INIT_SCALE),
     "diagonal": _auto(AutoDiagonalNormal, init_scale=INIT_SCALE),

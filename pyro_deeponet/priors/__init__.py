@@ -9,7 +9,11 @@ A prior with sites of its own may have a method `start(name, weight) -> values b
 where a guide has them start when the weight starts there; else they start at their medians.
 """
 
-from pyro_deeponet.priors.base import Prior, expanded, start_of
+from pyro_deeponet.priors.base import Prior
+
+# For the rest of the package, which asks priors for distributions; users write them.
+from pyro_deeponet.priors.base import expanded as expanded
+from pyro_deeponet.priors.base import start_of as start_of
 from pyro_deeponet.priors.independent import FanIn, Laplace, Normal, ScaleMixture, StudentT
 from pyro_deeponet.priors.structured import ByLayer, Horseshoe
 
@@ -22,6 +26,4 @@ __all__ = [
     "Prior",
     "ScaleMixture",
     "StudentT",
-    "expanded",
-    "start_of",
 ]

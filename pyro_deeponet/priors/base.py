@@ -12,6 +12,7 @@ from torch import Tensor
 
 __all__ = ["Prior", "check_number", "check_positive", "expanded", "of_shape", "start_of"]
 
+#: What `DeepONet` takes for a prior: from a weight's name and shape to its distribution, or `None`.
 Prior = Callable[[str, torch.Size], Any]
 
 

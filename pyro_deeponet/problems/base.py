@@ -53,11 +53,24 @@ class Problem(ABC):
 
     @abstractmethod
     def draw(self, n: int, seed: int) -> Any:
-        """Draw `n` input functions at the sensors, of shape `(n, k)`."""
+        """Draw `n` input functions at the sensors, of shape `(n, k)`.
+
+        Examples:
+            >>> from pyro_deeponet.problems import Antiderivative
+            >>> Antiderivative().draw(5, seed=0).shape
+            torch.Size([5, 100])
+        """
 
     @abstractmethod
     def solve(self, u: Any) -> Any:
-        """Map inputs `(n, k)` to outputs on the grid, `(n, q)`, or `(n, q, c)` for several."""
+        """Map inputs `(n, k)` to outputs on the grid, `(n, q)`, or `(n, q, c)` for several.
+
+        Examples:
+            >>> from pyro_deeponet.problems import Antiderivative
+            >>> s = Antiderivative(n_times=3).solve(torch.ones(1, 100))    # s(t) = t
+            >>> s
+            tensor([[0.0000, 0.5000, 1.0000]], dtype=torch.float64)
+        """
 
     def dataset(
         self,
@@ -86,6 +99,11 @@ class Problem(ABC):
         Returns:
             Data with `u (n, k)`, `y (q, d)` and `s (n, m)`, or `(n, m, c)`, and `index (n, m)`,
             sorted in each row, when functions are observed at some of the locations.
+
+        Examples:
+            >>> from pyro_deeponet.problems import Antiderivative
+            >>> Antiderivative().dataset(n_functions=8, n_points=20, noise=0.05, seed=0)
+            OperatorData(8 functions x 20 points, 100 sensors, 100 locations in 1 coordinate, ...)
         """
         n = check_integer("n_functions", n_functions, minimum=1)
         seed = check_integer("seed", seed, minimum=0)

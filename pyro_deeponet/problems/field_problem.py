@@ -25,6 +25,15 @@ class FieldProblem(Problem):
     Args:
         field: Random field the input is drawn from; its domain is the interval of the problem.
         n_sensors: Number `k` of sensors, the two ends of the interval among them.
+
+    Examples:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Mean(FieldProblem):
+        ...     grid = torch.zeros(1, 1, dtype=torch.float64)
+        ...     def solve(self, u):
+        ...         return u.mean(1, keepdim=True)
+        >>> Mean(field=GaussianRandomField(0.2), n_sensors=50).dataset(8)
+        OperatorData(8 functions x 1 point, 50 sensors, 1 location in 1 coordinate, float32)
     """
 
     field: GaussianRandomField = dataclasses.field(default_factory=GaussianRandomField)
@@ -55,6 +64,14 @@ class TimeProblem(FieldProblem):
         field: Random field the input is drawn from.
         n_sensors: Number `k` of sensors.
         n_times: Number `q` of uniform times, both ends of the interval among them.
+
+    Examples:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Square(TimeProblem):
+        ...     def solve(self, u):
+        ...         return u**2
+        >>> Square(n_sensors=20, n_times=20).dataset(8, n_points=5)
+        OperatorData(8 functions x 5 points, 20 sensors, 20 locations in 1 coordinate, float32)
     """
 
     n_times: int = 100
@@ -79,6 +96,17 @@ class SpaceTimeProblem(FieldProblem):
         n_x: Number of uniform points of the grid in `x`, both ends among them.
         n_times: Number of uniform times, 0 and `final_time` among them.
         final_time: End of the time interval.
+
+    Examples:
+        Decay at every point by itself, from the initial state `u`:
+
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Decay(SpaceTimeProblem):
+        ...     def solve(self, u):
+        ...         t = torch.linspace(0.0, self.final_time, self.n_times, dtype=u.dtype)
+        ...         return (u[:, :, None] * torch.exp(-t)).flatten(1)
+        >>> Decay(n_sensors=10, n_x=10, n_times=4).dataset(8)
+        OperatorData(8 functions x 40 points, 10 sensors, 40 locations in 2 coordinates, float32)
     """
 
     n_x: int = 100
@@ -93,7 +121,14 @@ class SpaceTimeProblem(FieldProblem):
 
     @property
     def grid_shape(self) -> tuple[int, int]:
-        """`(n_x, n_times)`: `s.reshape(n, *grid_shape)` is indexed by function, x and t."""
+        """`(n_x, n_times)`: `s.reshape(n, *grid_shape)` is indexed by function, x and t.
+
+        Examples:
+            >>> from pyro_deeponet.problems import DiffusionReaction
+            >>> problem = DiffusionReaction(n_x=5, n_times=7)
+            >>> problem.grid_shape, problem.grid.shape
+            ((5, 7), torch.Size([35, 2]))
+        """
         return self.n_x, self.n_times
 
     @cached_property
