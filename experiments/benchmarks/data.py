@@ -7,15 +7,12 @@ interpreter with torch loaded). Exits with 1 when a bar is missed. All cores are
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from experiments.benchmarks.record import Record, alone, command_line, peak_memory
 from pyro_deeponet.problems import (
     AdvectionDiffusion,
     Antiderivative,
@@ -64,26 +61,24 @@ def measure(case: Case) -> tuple[float, float]:
     """
     start = time.perf_counter()
     case.problem().dataset(case.functions, seed=1)
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return seconds, peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return time.perf_counter() - start, peak_memory()
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a bar is missed."""
-    print(f"{'problem':<30}{'functions':>10}{'seconds':>9}{'bar':>6}{'MiB':>7}{'bar':>7}")
-    missed = False
+    record = Record("data", command_line("data", __doc__).parse_args(arguments))
+    columns = {"problem": "", "functions": "d", "seconds": ".2f", "bar": ".0f", "MiB": ".0f"}
+    table = record.table("Test sets on the whole grid", columns)
+    most = 0.0
+    late = []
     for case in CASES:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            seconds, memory = pool.submit(measure, case).result()
-        met = seconds < case.max_seconds and memory < MAX_MEMORY
-        missed |= not met
-        print(
-            f"{case.name:<30}{case.functions:>10}{seconds:>9.2f}{case.max_seconds:>6.0f}"
-            f"{memory:>7.0f}{MAX_MEMORY:>7.0f}{'' if met else '  missed'}"
-        )
-    return int(missed)
+        seconds, memory = alone(measure, case)
+        table.row(case.name, case.functions, seconds, case.max_seconds, memory)
+        most = max(most, memory)
+        late += [case.name] if seconds >= case.max_seconds else []
+    record.bar(f"each within its seconds{''.join(f', but {name}' for name in late)}", not late)
+    record.bar(f"peak memory {most:.0f} MiB, less than {MAX_MEMORY:.0f}", most < MAX_MEMORY)
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ Exits with 1 when ten members take three times as long as one or more.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
+from experiments.benchmarks.record import Record, command_line
 from pyro_deeponet import DeepONet, ensemble, fit
 from pyro_deeponet.problems import Antiderivative
 
@@ -35,17 +33,14 @@ def milliseconds(trainings: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(spent) for name, spent in times.items()}
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when the bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.ensemble",
-        description=(__doc__ or "").split("\n")[0],
-    )
-    parser.parse_args()
+    record = Record("ensemble", command_line("ensemble", __doc__).parse_args(arguments))
     data = Antiderivative().dataset(3000, 20, seed=0)
     model = DeepONet.for_data(data, prior=None)
-    print(f"ms a step, batches of 100, {torch.get_num_threads()} threads at most, float32")
-    print(f"{'':<15}{'one (fit)':>9}{'ensemble of 1':>15}{f'of {MEMBERS}':>8}{'ratio':>9}")
+    many = f"ensemble of {MEMBERS}"
+    columns = dict.fromkeys(["", "one (fit)", "ensemble of 1", many, f"{many} / one"], ".2f")
+    table = record.table("Milliseconds a step, batches of 100 functions, float32", columns)
     total = [0.0, 0.0, 0.0]
     for name in ("warm start", "inference"):
         steps, warm_start = (0, STEPS) if name == "warm start" else (STEPS, 0)
@@ -55,15 +50,12 @@ def main() -> int:
             "one": partial(ensemble, model, data, 1, **short),
             "many": partial(ensemble, model, data, MEMBERS, **short),
         })  # fmt: skip
-        _print(name, list(ms.values()))
+        table.row(name, *ms.values(), ms["many"] / ms["fit"])
         total = [a + b for a, b in zip(total, ms.values(), strict=True)]
-    met = total[2] < BAR * total[0]
-    _print("a step of each", total, f"  bar {BAR:.0f}x: {'met' if met else 'missed'}")
-    return int(not met)
-
-
-def _print(name: str, ms: list[float], bar: str = "") -> None:
-    print(f"{name:<15}{ms[0]:>9.2f}{ms[1]:>15.2f}{ms[2]:>8.2f}{ms[2] / ms[0]:>8.2f}x{bar}")
+    ratio = total[2] / total[0]
+    table.row("a step of each", *total, ratio)
+    record.bar(f"{ratio:.1f} times as long as one network, less than {BAR:.0f}", ratio < BAR)
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -20,15 +20,9 @@ Exits with 1 when a bar is missed. All cores are used; set `OMP_NUM_THREADS` to 
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
-import resource
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -37,6 +31,7 @@ from pyro.infer import Predictive
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from experiments.benchmarks.record import Record, alone, command_line, peak_memory
 from pyro_deeponet import DeepONet, Posterior
 from pyro_deeponet.evaluation import BLOCK
 
@@ -142,9 +137,7 @@ def against_matmuls(functions: int, pieces: int, noise: float) -> tuple[float, f
         if turn == pieces // 2:
             ours = seconds(lambda: posterior.predict(u, y).std)
         bare += seconds(multiply)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return ours, bare, peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return ours, bare, peak_memory()
 
 
 def intervals(functions: int) -> float:
@@ -154,40 +147,37 @@ def intervals(functions: int) -> float:
     return seconds(lambda: p.interval(0.95, method="mixture"))
 
 
-def alone(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser = command_line("predict", __doc__)
     parser.add_argument("--functions", type=int, default=10_000, help="in cases 1 and 2")
-    n = parser.parse_args().functions
-    missed = []
+    options = parser.parse_args(arguments)
+    record, n = Record("predict", options), options.functions
+    columns = dict.fromkeys(["", "ours, s", "other, s", "other / ours"], ".2f")
 
-    def bar(text: str, met: bool) -> None:
-        missed.append(not met)
-        print(f"  {text}: {'met' if met else 'MISSED'}", flush=True)
-
-    print(f"1. {n} functions x 100 times x {SAMPLES} samples, mean and std", flush=True)
+    title = f"Mean and std of {n} functions x 100 times, {SAMPLES} samples"
+    table = record.table(title, columns, 52)
     ours, stock = alone(against_stock, n, 50, 3)
-    print(f"  ours {ours:.2f} s, stock {stock:.1f} s (a fiftieth of the functions, times 50)")
-    bar(f"{stock / ours:.0f}x faster, at least {MIN_SPEEDUP:.0f}x", stock / ours >= MIN_SPEEDUP)
+    table.row("stock Predictive (a fiftieth of the functions x 50)", ours, stock, stock / ours)
+    faster = stock / ours
+    record.bar(f"{faster:.0f}x faster, at least {MIN_SPEEDUP:.0f}x", faster >= MIN_SPEEDUP)
 
-    print(f"2. {n} functions x 100 x 100 grid x {SAMPLES} samples, mean and std", flush=True)
+    title = f"Mean and std of {n} functions x 100 x 100 grid, {SAMPLES} samples"
+    table = record.table(title, columns, 52)
     ours, bare, memory = alone(against_matmuls, n, 10, 0.01)
-    print(f"  ours {ours:.1f} s; bare matrix products {bare:.1f} s")
-    bar(f"{memory:.0f} MiB, at most {MAX_MEMORY:.0f}", memory <= MAX_MEMORY)
-    bar(f"{ours / bare:.1f}x the products, at most {MAX_MATMULS:.0f}x", ours / bare <= MAX_MATMULS)
+    table.row("bare matrix products", ours, bare, bare / ours)
+    record.bar(f"{memory:.0f} MiB, at most {MAX_MEMORY:.0f}", memory <= MAX_MEMORY)
+    slower = ours / bare
+    record.bar(f"{slower:.1f}x the products, at most {MAX_MATMULS:.0f}x", slower <= MAX_MATMULS)
     ours, bare, _ = alone(against_matmuls, n // 5, 10, 1.0)
-    print(f"  {ours / bare:.1f}x with a noise level of 1 (a fifth of the functions)")
+    table.row("noise level 1, a fifth of the functions", ours, bare, bare / ours)
 
-    print(f"3. 1000 functions x 100 points x {SAMPLES} samples, intervals of the mixture")
+    title = f"Intervals of the mixture, 1000 functions x 100 points, {SAMPLES} samples"
+    table = record.table(title, {"": "", "ours, s": ".2f"}, 52)
     took = alone(intervals, 1000)
-    bar(f"{took:.2f} s, at most {MAX_SECONDS:.0f} s", took <= MAX_SECONDS)
-    return int(any(missed))
+    table.row("95 % intervals", took)
+    record.bar(f"{took:.2f} s, at most {MAX_SECONDS:.0f} s", took <= MAX_SECONDS)
+    return record.finish()
 
 
 if __name__ == "__main__":

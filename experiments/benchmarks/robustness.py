@@ -7,7 +7,6 @@ not be more than three times that of the well-scaled twin. Exits with 1 when it 
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from experiments.benchmarks.record import Record, command_line
 from pyro_deeponet import DeepONet, GaussianRandomField, OperatorData, fit
 from pyro_deeponet.metrics import nmse
 from pyro_deeponet.problems import Antiderivative, Problem
 
 __all__ = ["Case", "ThreeCoordinates", "error", "main"]
+
+MAX_RATIO = 3.0
 
 
 class ThreeCoordinates(Problem):
@@ -74,31 +76,29 @@ def error(case: Case, scale: float, offset: float, seed: int) -> float:
     return nmse(mean - test.s.mean(), test.s - test.s.mean())
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.robustness",
-        description="Default fits of badly scaled data, beside their well-scaled twins.",
-    )
+    parser = command_line("robustness", __doc__)
     parser.add_argument("--seed", type=int, default=0, help="chooses data and fit (default 0)")
-    seed = parser.parse_args().seed
-    missed = False
+    options = parser.parse_args(arguments)
+    record = Record("robustness", options)
+    columns = {
+        "data": "", "well scaled": ".2e", "as it is": ".2e", "ratio": ".2f", "seconds": ".0f"
+    }  # fmt: skip
+    table = record.table("Squared error over the variance of the truth", columns)
+    worst = 0.0
     twins: dict[tuple[Callable[[], Problem], int, float], float] = {}
-    print(f"{'data':<28}{'well scaled':>13}{'as it is':>11}{'ratio':>8}   (bar: 3)")
     for case in CASES:
         began = time.perf_counter()
         key = (case.problem, case.functions, case.noise)
         if key not in twins:
-            twins[key] = error(case, 1.0, 0.0, seed)
-        found = error(case, case.scale, case.offset, seed)
+            twins[key] = error(case, 1.0, 0.0, options.seed)
+        found = error(case, case.scale, case.offset, options.seed)
         ratio = found / twins[key]
-        missed |= ratio > 3
-        print(
-            f"{case.name:<28}{twins[key]:>13.2e}{found:>11.2e}{ratio:>8.2f}"
-            f"   ({time.perf_counter() - began:.0f} s){'  missed' if ratio > 3 else ''}",
-            flush=True,
-        )
-    return int(missed)
+        worst = max(worst, ratio)
+        table.row(case.name, twins[key], found, ratio, time.perf_counter() - began)
+    record.bar(f"largest ratio {worst:.2f}, at most {MAX_RATIO:.0f}", worst <= MAX_RATIO)
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -10,15 +10,10 @@ of a million rows needs. Exits with 1 when a bar is missed.
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -31,6 +26,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
+from experiments.benchmarks.record import Record, Table, alone, command_line, peak_memory
 from pyro_deeponet import DeepONet, DeepONetELBO, OperatorData, fit
 from pyro_deeponet.guides import make_guide, start_guide
 from pyro_deeponet.problems import Antiderivative, DiffusionReaction
@@ -39,6 +35,7 @@ from pyro_deeponet.training import isolated
 __all__ = ["by_hand", "main", "ours", "plain_recipe"]
 
 PARTICLES = 25
+MAX_MEMORY = 2048.0  # MiB
 Step = Callable[[], object]
 #: Name, data set, widths, turns, bars: times faster than the recipe, times slower than by hand.
 CASES = (
@@ -165,7 +162,7 @@ def exponent(sizes: list[int], times: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
-def growth() -> dict[str, float]:
+def growth(table: Table) -> list[float]:
     """How the time of a step grows with particles, functions and points: fitted exponents."""
     full = Antiderivative(n_times=800).dataset(4000, seed=0)
     model = DeepONet.for_data(full)
@@ -178,13 +175,13 @@ def growth() -> dict[str, float]:
         "functions": [(n, partial(ours, model, part(n, 100))) for n in (500, 1000, 2000, 4000)],
         "points": [(n, partial(ours, model, part(500, n))) for n in (100, 200, 400, 800)],
     }
-    found = {}
+    found = []
     for what, family in families.items():
         steps = {str(size): make() for size, make in family}
         times = medians(steps, dict.fromkeys(steps, 5))
-        found[what] = exponent([size for size, _ in family], list(times.values()))
-        listing = ", ".join(f"{size}: {ms:.0f} ms" for size, ms in times.items())
-        print(f"  {what:<10} exponent {found[what]:.2f}   ({listing})")
+        found.append(exponent([size for size, _ in family], list(times.values())))
+        listing = ", ".join(f"{size}: {ms:.0f}" for size, ms in times.items())
+        table.row(f"{what} ({listing} ms)", found[-1])
     return found
 
 
@@ -193,20 +190,17 @@ def million_rows() -> tuple[float, float]:
     data = Antiderivative().dataset(50_000, 20, seed=0)
     began = time.perf_counter()
     fit(DeepONet.for_data(data), data, steps=200, warm_start=200, progress=False)
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10), seconds
+    return peak_memory(), time.perf_counter() - began
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the tables; return 1 when a bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.step", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.parse_args()
-    missed = False
-    print(f"ms a step, {PARTICLES} particles, {torch.get_num_threads()} threads, float32")
-    print(f"{'':<31}{'recipe':>8}{'ours':>8}{'by hand':>9}{'recipe/ours':>13}{'ours/by hand':>14}")
+    record = Record("step", command_line("step", __doc__).parse_args(arguments))
+    columns = {
+        "": "", "plain recipe": ".0f", "ours": ".1f", "by hand": ".1f", "recipe / ours": ".1f",
+        "ours / by hand": ".2f",
+    }  # fmt: skip
+    table = record.table(f"Milliseconds a step, {PARTICLES} particles, float32", columns)
     for name, problem, batch, points, widths, faster, slower in CASES:
         data = problem().dataset(batch, points, seed=0)
         model = DeepONet.for_data(data, branch=widths, trunk=widths)
@@ -220,23 +214,21 @@ def main() -> int:
             turns = {"recipe": 3 if batch >= 500 else 8, "ours": few, "hand": few}
             ms = medians(steps, turns)
         gain, overhead = ms["recipe"] / ms["ours"], ms["ours"] / ms["hand"]
-        bars = ""
+        table.row(name, *ms.values(), gain, overhead)
         if faster is not None and slower is not None:
-            met = gain >= faster and overhead <= slower
-            missed |= not met
-            bars = f"  bars {faster:.0f}x, {slower:.1f}x: {'met' if met else 'missed'}"
-        print(
-            f"{name:<31}{ms['recipe']:>8.0f}{ms['ours']:>8.1f}{ms['hand']:>9.1f}"
-            f"{gain:>12.1f}x{overhead:>13.2f}x{bars}"
-        )
-    print("Growth of the time of a step (bar: exponents between 0.8 and 1.1)")
-    missed |= not all(0.8 <= found <= 1.1 for found in growth().values())
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        memory, seconds = pool.submit(million_rows).result()
-    missed |= memory > 2048
-    print("A million rows in minibatches of 100 functions, 200 + 200 steps: ", end="")
-    print(f"{seconds:.1f} s, peak {memory:.0f} MiB (bar 2048)")
-    return int(missed)
+            record.bar(f"at least {faster:.0f}x faster than the recipe", gain >= faster)
+            record.bar(f"at most {slower:.1f}x the time of the one by hand", overhead <= slower)
+    table = record.table(
+        "Growth of the time of a step", {"with the number of": "", "power": ".2f"}, 60
+    )
+    found = growth(table)
+    record.bar("powers between 0.8 and 1.1", all(0.8 <= power <= 1.1 for power in found))
+    columns = {"": "", "seconds": ".1f", "peak MiB": ".0f"}
+    table = record.table("A million rows in minibatches of 100 functions", columns)
+    memory, seconds = alone(million_rows)
+    table.row("200 + 200 steps", seconds, memory)
+    record.bar(f"peak memory {memory:.0f} MiB, at most {MAX_MEMORY:.0f}", memory <= MAX_MEMORY)
+    return record.finish()
 
 
 if __name__ == "__main__":
