@@ -5,7 +5,7 @@ VENV   ?= .venv
 OUT    ?= results
 BIN    := $(VENV)/bin
 
-.PHONY: help demo paper best ablation compare test lint format bench clean
+.PHONY: help demo paper best ablation compare test lint format docs docs-check bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -40,11 +40,18 @@ format: $(VENV)/.installed-dev ## let ruff put the code in shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-base ## measure speed and memory, minutes of work
-	@$(BIN)/python -m experiments.benchmarks.data
-	@$(BIN)/python -m experiments.benchmarks.step
-	@$(BIN)/python -m experiments.benchmarks.predict
-	@$(BIN)/python -m experiments.benchmarks.ensemble
+docs: $(VENV)/.installed-docs ## build the site, tutorials run anew; warnings are errors
+	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+	@echo "Look at docs/_build/html/index.html"
+
+docs-check: docs ## open every page of the site in headless Chromium: links, figures, formulas
+	@$(BIN)/python docs/check_site.py docs/_build/html
+
+bench: $(VENV)/.installed-base ## measure speed, memory and robustness for docs/benchmarks.md, half an hour
+	@missed=0; for name in data step predict ensemble robustness; do \
+	  $(BIN)/python -m experiments.benchmarks.$$name --json docs/benchmarks/$$name.json || missed=1; \
+	done; \
+	$(BIN)/python -m experiments.benchmarks.page && $(BIN)/python -m experiments.readme && exit $$missed
 
 clean: ## remove .venv, caches and results
 	@rm -rf $(VENV) $(OUT) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis docs/_build
