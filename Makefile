@@ -58,11 +58,12 @@ clean: ## remove .venv, caches and results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "pyro-deeponet needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo 'not installed')."; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "pyro-deeponet needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo 'not installed')."; \
 	  echo "Install one and say which: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "Creating $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed, see above. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created

@@ -92,9 +92,14 @@ def run(experiment: Experiment, options: argparse.Namespace) -> dict[str, Any]:
     else:
         try:
             metrics = told | _Run(experiment, config, options, out)()
+            write_text(file, json.dumps(metrics, indent=1))
         except KeyboardInterrupt:
             sys.exit(f"\ninterrupted; the same command goes on from what is in {out}")
-        write_text(file, json.dumps(metrics, indent=1))
+        except OSError as error:  # a full disk, above all
+            sys.exit(
+                f"cannot write to {out}: {error.strerror or error}; make room and start the same "
+                "command again, which goes on from what is there, or name another folder with --out"
+            )
         for checkpoint in out.glob("*.checkpoint"):
             checkpoint.unlink()
     report.write(metrics, out)
