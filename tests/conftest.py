@@ -1,12 +1,8 @@
-"""Every test runs on one thread and must leave global state as it found it."""
+"""Every test must leave global state as it found it."""
 
-import matplotlib as mpl
 import pyro
 import pytest
 import torch
-
-mpl.use("Agg")
-torch.set_num_threads(1)
 
 
 def global_state():
