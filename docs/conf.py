@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib.metadata import distribution
 from typing import Any
@@ -65,4 +66,7 @@ def _alias_names(*arguments: Any) -> tuple[str | None, str | None]:
 
 def setup(app: Any) -> None:
     """What Sphinx calls with itself."""
+    # A folder of pages may have none yet; Sphinx has no setting for this warning.
+    logger = logging.getLogger("sphinx.sphinx.directives.other")
+    logger.addFilter(lambda record: "glob pattern" not in str(record.msg))
     app.connect("autodoc-process-signature", _alias_names)

@@ -268,7 +268,12 @@ class OperatorData:
 
     @property
     def outputs(self) -> int | None:
-        """Number `c` of outputs at a location, or `None` where `s` is `(n, q)`: a single one."""
+        """Number `c` of outputs at a location, or `None` where `s` is `(n, q)`: a single one.
+
+        Examples:
+            >>> OperatorData(u=[[0.0]], y=[[0.0], [1.0]], s=[[[0.0, 1.0], [2.0, 3.0]]]).outputs
+            2
+        """
         return self.s.shape[2] if self.s.dim() == 3 else None
 
     @property
