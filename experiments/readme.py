@@ -97,7 +97,8 @@ def _bands(docs: Path) -> str | None:
         f"deviation from {vb['std']:.3f} to {far_vb['std']:.3f}, and its intervals cover "
         f"{100 * far_vb['coverage_95']:.1f} %. Made with `{kept['command']}`."
     )
-    return textwrap.fill(said, 100, break_on_hyphens=False)
+    # No line may begin with a percent sign, which would make it a comment of the site.
+    return textwrap.fill(said.replace(" %", "\N{NO-BREAK SPACE}%"), 100, break_on_hyphens=False)
 
 
 def main(arguments: list[str] | None = None) -> None:

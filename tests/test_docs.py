@@ -152,3 +152,14 @@ def test_commands_that_pages_name_exist():
         for module in re.findall(r"python -m (experiments[.\w]*)", text):
             path = ROOT / module.rstrip(".").replace(".", "/")
             assert path.with_suffix(".py").exists(), f"{page.name}: python -m {module}"
+
+
+def test_no_line_of_a_page_is_lost_as_a_comment():
+    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
+    lost = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("%")
+    ]
+    assert lost == [], "MyST takes these for comments"
