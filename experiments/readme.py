@@ -77,7 +77,7 @@ def _speed(docs: Path) -> str | None:
     machine = steps["machine"]
     return (
         f"One step of inference with 25 particles, in milliseconds, on {machine['cores']} cores\n"
-        f"(`{steps['command']}`, torch {machine['torch']}):\n\n{markdown(rows)}"
+        f"(`{steps['command']}`, seed 0, torch {machine['torch']}):\n\n{markdown(rows)}"
     )
 
 
