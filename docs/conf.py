@@ -15,7 +15,7 @@ release = version = pyro_deeponet.__version__
 copyright = author
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb"]
-exclude_patterns = ["_build", "results/**", "ablation/**", "benchmarks/**"]
+exclude_patterns = ["_build", "results/**", "ablation/**", "compare/**", "benchmarks/**"]
 
 # Pages are read without a network, formulas included: MathJax comes in a package, of which one
 # script is copied, with the shapes of all letters in it.
