@@ -8,8 +8,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
+from pyro.optim import Adam
 
 from pyro_deeponet import (
     DeepONet,
@@ -348,3 +349,28 @@ def test_a_guide_of_another_class_with_its_own_start():
     large = DeepONet(100, 1)
     with pytest.raises(ValueError, match="'lowrank'"):
         make_guide("mvn", large)
+
+
+def test_stock_svi_moves_the_parameters_of_a_guide_that_was_never_called():
+    """Pyro's optimisers learn of parameters by messages, which the fast path does not send."""
+    model, _, data, particles = case(torch.float32, "dot")
+    arguments = data.u, data.y, data.s, data.index
+    losses = []
+    stock = Trace_ELBO(particles, vectorize_particles=True, max_plate_nesting=2)
+    for elbo in (DeepONetELBO(particles), stock):
+        with pyro.get_param_store().scope():
+            torch.manual_seed(0)
+            guide = AutoNormal(model)
+            svi = SVI(model, guide, Adam({"lr": 1e-2}), elbo)
+            losses.append([svi.step(*arguments) for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[0][0] != losses[0][1]
+
+
+def test_a_guide_that_was_never_called_has_a_loss():
+    model, _, data, _ = case(torch.float32, "dot")
+    with pyro.get_param_store().scope():
+        guide, elbo = AutoNormal(model), DeepONetELBO(3)
+        found = [elbo.loss(model, guide, data.u, data.y, data.s, data.index) for _ in range(2)]
+    assert all(math.isfinite(loss) for loss in found)
+    assert elbo._plan is not None
