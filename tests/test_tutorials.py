@@ -1,0 +1,61 @@
+"""Every code cell of the tutorials runs, in order, as a reader would run it."""
+
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("[0-9]*.md"))
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+OPTIONS = re.compile(r"\A(?::[\w-]+:[^\n]*\n)+")
+
+
+def cells(text):
+    """The code cells of a page: the line each begins at, and its code without options."""
+    found = []
+    for match in CELL.finditer(text):
+        options = OPTIONS.match(match[1])
+        skipped = options[0] if options else ""
+        line = text.count("\n", 0, match.start(1)) + skipped.count("\n") + 1
+        found.append((line, match[1].removeprefix(skipped)))
+    return found
+
+
+@pytest.fixture
+def fresh_start(tmp_path, monkeypatch):
+    """An empty folder, new figures and random states, all of them put back afterwards."""
+    monkeypatch.chdir(tmp_path)
+    numpy_state, figures = np.random.get_state(), set(plt.get_fignums())  # noqa: NPY002
+    with mpl.rc_context(), torch.random.fork_rng():
+        yield
+    for number in set(plt.get_fignums()) - figures:
+        plt.close(number)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+@pytest.mark.usefixtures("fresh_start")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_cells_of_a_tutorial_run(page):
+    namespace = {"__name__": "__main__"}
+    found = cells(page.read_text(encoding="utf-8"))
+    assert found, f"{page.name} has no code cells"
+    for number, (line, code) in enumerate(found, 1):
+        try:
+            # The blank lines make a traceback name the line of the page.
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+        except Exception as error:
+            where = f"{page.name}, cell {number} (line {line})"
+            pytest.fail(f"{where}: {type(error).__name__}: {error}")
+
+
+def test_the_tutorials_are_found():
+    assert [page.name[0] for page in PAGES] == [str(i) for i in range(1, len(PAGES) + 1)]
+
+
+def test_cells_and_their_options_are_told_apart():
+    page = "# Title\n\n```{code-cell} ipython3\n:tags: [x]\nx = 1\n```\n\n```python\ny\n```\n"
+    assert cells(page) == [(5, "x = 1\n")]
