@@ -1,5 +1,6 @@
-"""Every code cell of the tutorials runs, in order, as a reader would run it."""
+"""Every code cell of the tutorials runs, and the explanations name what exists."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-PAGES = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("[0-9]*.md"))
+TESTS = Path(__file__).parent
+DOCS = TESTS.parent / "docs"
+PAGES = sorted((DOCS / "tutorials").glob("[0-9]*.md"))
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OPTIONS = re.compile(r"\A(?::[\w-]+:[^\n]*\n)+")
 
@@ -59,3 +62,40 @@ def test_the_tutorials_are_found():
 def test_cells_and_their_options_are_told_apart():
     page = "# Title\n\n```{code-cell} ipython3\n:tags: [x]\nx = 1\n```\n\n```python\ny\n```\n"
     assert cells(page) == [(5, "x = 1\n")]
+
+
+def test_coverages_that_the_explanation_quotes_are_those_of_the_results():
+    page = (DOCS / "explanation" / "3-mean-field.md").read_text(encoding="utf-8")
+    results = (DOCS / "results.md").read_text(encoding="utf-8")
+    quoted = [line.split(" | ") for line in page.splitlines() if line.count("[0.") == 4]
+    assert len(quoted) == 5
+    for problem, paper, paper_calibrated, best, best_calibrated in quoted:
+        for found in (paper, paper_calibrated), (best, best_calibrated.removesuffix(" |")):
+            assert f"{problem} | {' | '.join(found)} |" in results
+
+
+def test_single_numbers_that_the_explanations_quote_are_those_of_the_files():
+    explanation = DOCS / "explanation"
+    page = (explanation / "3-mean-field.md").read_text(encoding="utf-8")
+    pendulum, antiderivative = (
+        json.loads((DOCS / "results" / "paper" / f"{name}-seed0.json").read_text())
+        for name in ("gravity_pendulum", "antiderivative")
+    )
+    before, after = (antiderivative["scores"][kind] for kind in ("vb", "calibrated"))
+    assert f"is {pendulum['calibration_factor']:.3f}." in page
+    assert f"from {before['coverage_95']:.3f} to {after['coverage_95']:.3f}" in page
+    assert f"from {before['nll']:.2f} to {after['nll']:.2f}" in page
+    assert after["crps"] < before["crps"]
+    departures = (explanation / "4-departures.md").read_text(encoding="utf-8")
+    ablation = (DOCS / "ablation.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"\d\.\d\de-\d\d", departures)
+    assert quoted
+    assert all(f"| {number} [" in ablation for number in quoted)
+
+
+def test_tests_that_the_explanation_names_exist():
+    page = (DOCS / "explanation" / "2-factorised-evaluation.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", page)
+    assert len(named) > 5
+    for file, test in named:
+        assert f"def {test}(" in (TESTS / file).read_text(encoding="utf-8") or not test
