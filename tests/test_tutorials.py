@@ -86,6 +86,9 @@ def test_single_numbers_that_the_explanations_quote_are_those_of_the_files():
     assert f"from {before['coverage_95']:.3f} to {after['coverage_95']:.3f}" in page
     assert f"from {before['nll']:.2f} to {after['nll']:.2f}" in page
     assert after["crps"] < before["crps"]
+    quoted = re.findall(r"NMSE from (\S+) to (\S+) and the\s+coverage from (\S+) to (\S+)\.", page)
+    compare = (DOCS / "compare.md").read_text(encoding="utf-8")
+    assert "takes NMSE from {} to {}, and coverage from {} to {}.".format(*quoted[0]) in compare
     departures = (explanation / "4-departures.md").read_text(encoding="utf-8")
     ablation = (DOCS / "ablation.md").read_text(encoding="utf-8")
     quoted = re.findall(r"\d\.\d\de-\d\d", departures)
