@@ -41,7 +41,7 @@ format: $(VENV)/.installed-dev ## let ruff put the code in shape
 	@$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-docs ## build the site, tutorials run anew; warnings are errors
-	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
 	@echo "Look at docs/_build/html/index.html"
 
 docs-check: docs ## open every page of the site in headless Chromium: links, figures, formulas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from importlib.metadata import distribution
 from typing import Any
@@ -34,6 +33,7 @@ myst_heading_anchors = 3
 # Tutorials run when the pages are built; one that fails fails the build.
 nb_execution_mode = "force"
 nb_execution_timeout = 300
+nb_execution_in_temp = True  # the files that a tutorial writes
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -66,7 +66,4 @@ def _alias_names(*arguments: Any) -> tuple[str | None, str | None]:
 
 def setup(app: Any) -> None:
     """What Sphinx calls with itself."""
-    # A folder of pages may have none yet; Sphinx has no setting for this warning.
-    logger = logging.getLogger("sphinx.sphinx.directives.other")
-    logger.addFilter(lambda record: "glob pattern" not in str(record.msg))
     app.connect("autodoc-process-signature", _alias_names)
