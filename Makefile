@@ -47,7 +47,7 @@ docs: $(VENV)/.installed-docs ## build the site, tutorials run anew; warnings ar
 docs-check: docs ## open every page of the site in headless Chromium: links, figures, formulas
 	@$(BIN)/python docs/check_site.py docs/_build/html
 
-bench: $(VENV)/.installed-base ## measure speed, memory and robustness for docs/benchmarks.md, half an hour
+bench: $(VENV)/.installed-base ## measure speed, memory and robustness for docs/benchmarks.md, ten minutes
 	@missed=0; for name in data step predict ensemble robustness; do \
 	  $(BIN)/python -m experiments.benchmarks.$$name --json docs/benchmarks/$$name.json || missed=1; \
 	done; \

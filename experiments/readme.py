@@ -70,7 +70,7 @@ def _speed(docs: Path) -> str | None:
     table = steps["tables"][0]
     rows = [["batch", "plain Pyro on repeated rows", "this package", "written by hand in torch"]]
     rows += [
-        [row[0], *(f"{ms:.3g}" for ms in row[1:4])]
+        [row[0], *(f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}" for ms in row[1:4])]
         for row in table["rows"]
         if row[0].startswith("anti-derivative")
     ]

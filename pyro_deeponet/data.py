@@ -78,6 +78,8 @@ class OperatorData:
         source: str = "",
     ) -> None:
         arrays = {"u": to_tensor("u", u), "y": to_tensor("y", y), "s": to_tensor("s", s)}
+        if index is None:
+            _refuse_other_layouts(**arrays)
         for name, fix in (("u", "u[None, :]"), ("y", "y[:, None]")):
             check_matrix(name, arrays[name], fix)
         check_outputs("s", arrays["s"])
@@ -444,6 +446,22 @@ class OperatorData:
         if self.source:
             parts.append(self.source)
         return f"OperatorData({', '.join(parts)})"
+
+
+def _refuse_other_layouts(u: Tensor, y: Tensor, s: Tensor) -> None:
+    """Say what to call for layouts that are often taken for `u (n, k)`, `y (q, d)`, `s (n, q)`."""
+    if y.dim() == 3:
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}, expected (q, d): each distinct location once. For "
+            "locations (n, m, d) of each function's own call OperatorData.from_rows("
+            "u.repeat(m, axis=0), y.reshape(n * m, d), s.reshape(n * m)) with numpy arrays"
+        )
+    rows = s.numel() if s.dim() == 1 or (s.dim() == 2 and s.shape[1] == 1) else 0
+    if rows > 1 and (u.dim(), y.dim(), len(u), len(y)) == (2, 2, rows, rows):
+        raise ValueError(
+            f"u, y and s have {rows} rows each, one for each observation; "
+            "call OperatorData.from_rows(u, y, s)"
+        )
 
 
 def _points(mask: Tensor) -> Tensor:

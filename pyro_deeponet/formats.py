@@ -48,6 +48,10 @@ def read_npz(path: str | os.PathLike[str], part: str, allow_pickle: bool) -> Lay
     arrays = _arrays(path, allow_pickle)
     if {"u", "y", "s"} <= arrays.keys():
         ours = {name: a for name, a in arrays.items() if name in ("u", "y", "s", "index", "mask")}
+        count = ours["s"].size
+        same = len(ours["u"]) == len(ours["y"]) == len(ours["s"]) == count > 1
+        if same and len(ours) == 3:
+            return Layout(ours, rows=True, source="u, y, s rows")
         return Layout(ours, rows=False, source="u, y, s arrays")
     for names in (
         (f"X_{part}0", f"X_{part}1", f"y_{part}"),

@@ -104,7 +104,8 @@ class Head(Linear):
             product = None
             if self.kind == "dot":
                 own = self.shares[output]
-                product = without_plates(contract(b[..., own], t[..., own], index, memory[0]))
+                parts = (b, t) if self.count == 1 else (b[..., own], t[..., own])
+                product = without_plates(contract(*parts, index, memory[0]))
             for i in range(self.nodes):
                 j = i * self.count + output
                 offset = without_plates(c[..., j, None, None])

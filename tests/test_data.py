@@ -399,3 +399,24 @@ def test_a_killed_save_leaves_the_old_file(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert done.returncode == -9
     assert OperatorData.load(path) == small()
+
+
+def test_a_row_for_each_observation_is_recognised(tmp_path):
+    data = OperatorData(np.eye(3), [[0.0], [1.0]], np.arange(6.0).reshape(3, 2))
+    u, y, s = (x.numpy() for x in data.to_rows())
+    for values in (s, s[:, None]):
+        with pytest.raises(ValueError, match=r"6 rows each.*from_rows"):
+            OperatorData(u, y, values)
+        np.savez(tmp_path / "rows.npz", u=u, y=y, s=values)
+        read = OperatorData.from_npz(tmp_path / "rows.npz")
+        assert read == data
+        assert "u, y, s rows" in repr(read)
+
+
+def test_locations_of_each_functions_own_are_sent_to_from_rows():
+    u, y, s = np.eye(3), np.random.default_rng(0).random((3, 4, 2)), np.ones((3, 4))
+    with pytest.raises(ValueError, match=r"y has shape \(3, 4, 2\).*from_rows"):
+        OperatorData(u, y, s)
+    data = OperatorData.from_rows(u.repeat(4, axis=0), y.reshape(12, 2), s.reshape(12))
+    assert data.s.shape == (3, 4)
+    np.testing.assert_array_equal(data.observed_locations(1), y[1])
