@@ -13,7 +13,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' Makefile
 	@echo "Settings: PYTHON=python3.x (3.10 or newer), VENV=path, OUT=folder for figures and results"
 
-demo: $(VENV)/.installed-base ## learn the anti-derivative operator: table and figures in two minutes
+demo: $(VENV)/.installed-base ## learn the anti-derivative operator: table and figures in a minute
 	@$(BIN)/python -m experiments.antiderivative --preset quick --out $(OUT)/demo
 
 paper: $(VENV)/.installed-base ## run the paper's four problems with its settings, hours of work

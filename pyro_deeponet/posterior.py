@@ -260,7 +260,6 @@ class Posterior:
         """
         if not 0 < level < 1:
             raise ValueError(f"level is {level}, expected a number between 0 and 1")
-        self.model.check_data(held_out)
         n = len(held_out)
         if n / (n + 1) < level:
             raise ValueError(
