@@ -15,7 +15,7 @@ from torch.distributions import kl_divergence
 from pyro_deeponet.guides import AutoMeanField, mean_field, unflatten
 from pyro_deeponet.model import DeepONet
 
-__all__ = ["flat_divergence"]
+__all__ = ["flat_divergence", "gaussian_prior"]
 
 
 def flat_divergence(
@@ -40,6 +40,8 @@ def flat_divergence(
         >>> bool(divergence(*draw(2)) == divergence(*draw(2)))  # in closed form
         True
     """
+    if not shapes:
+        return None
     with poutine.block(), poutine.trace() as tracer:
         priors = {name: model.prior_of(name) for name in shapes}
     if len(tracer.trace.nodes):
@@ -50,6 +52,29 @@ def flat_divergence(
     if isinstance(guide, AutoMeanField):
         return _mean_field_divergence(mean_field(guide), priors, shapes)
     return lambda flat, log_q: (log_q - log_prior(flat)).mean()
+
+
+def gaussian_prior(model: DeepONet, name: str) -> tuple[Tensor, Tensor] | None:
+    """Means and standard deviations of a weight's prior, each of the weight's shape.
+
+    `None` where the weight has no prior, one that is not of independent Gaussians, or one with
+    sample or param statements of its own.
+
+    Examples:
+        >>> model = DeepONet(sensors=4, coordinates=1, branch=(3,), trunk=(3,))
+        >>> mean, std = gaussian_prior(model, "branch.0.weight")
+        >>> std.shape, std.unique()
+        (torch.Size([3, 4]), tensor([1.]))
+    """
+    if name not in model.sampled_shapes():
+        return None
+    with poutine.block(), poutine.trace() as tracer:
+        prior = model.prior_of(name)
+    found = None if len(tracer.trace.nodes) else _flat_gaussian({name: prior})
+    if found is None:
+        return None
+    loc, scale = (x.detach().reshape(model.shapes[name]) for x in found)
+    return loc, scale
 
 
 def _flat_log_prior(

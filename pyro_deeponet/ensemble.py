@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_deeponet.data import OperatorData
 from pyro_deeponet.divergence import flat_divergence
-from pyro_deeponet.elbo import DeepONetELBO, gaussian_log_likelihood, unflatten
+from pyro_deeponet.elbo import DeepONetELBO, gaussian_log_likelihood
 from pyro_deeponet.fit import launch
 from pyro_deeponet.inference import Optimizer, Run, State, flatten
 from pyro_deeponet.model import DeepONet, likelihood_scale
@@ -37,7 +37,7 @@ def ensemble(
     progress: bool = True,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: str | Optimizer = "adam",
     clip_norm: float | None = None,
 ) -> Posterior:
     r"""Train several networks from different starts: a deep ensemble (Lakshminarayanan, 2017).
@@ -73,8 +73,8 @@ def ensemble(
         progress: Whether to show a progress bar.
         seed: Chooses the batches, and with `seed + i` the start of member `i`.
         checkpoint: A file from which a broken run goes on.
-        optimizer: A callable from a list of parameters to a torch optimiser; one that treats each
-            number by itself, as Adam does, keeps the members independent.
+        optimizer: As in `fit`. A callable is given parameters with a leading dimension of members;
+            one that treats each number by itself, as Adam does, keeps the members independent.
         clip_norm: Largest norm of the gradient of the loss per observation, in the root mean
             square over the members.
 
@@ -113,21 +113,20 @@ def ensemble(
 
 
 class Members(nn.Module):
-    """The weights of all members, a row each.
+    """The weights of all members.
 
     Args:
         weights: By name, each `(M, ...)`.
-        shapes: Those of one member, of the weights to hold.
     """
 
-    def __init__(self, weights: dict[str, Tensor], shapes: dict[str, torch.Size]) -> None:
+    def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__()
-        self.shapes = shapes
-        self.flat = nn.Parameter(flatten(weights, shapes).clone())
+        self.names = list(weights)
+        self.values = nn.ParameterList([w.clone() for w in weights.values()])
 
     def forward(self) -> dict[str, Tensor]:
         """The weights by name, each `(M, ...)`."""
-        return unflatten(self.flat, self.shapes)
+        return dict(zip(self.names, self.values, strict=True))
 
 
 class JointLoss(DeepONetELBO):
@@ -166,7 +165,7 @@ class JointLoss(DeepONetELBO):
         mask: Tensor | None = None,
         size: int | tuple[int, int] | None = None,
     ) -> float:
-        weights, count = members(), len(members.flat)
+        weights, count = members(), self.num_particles
         scale = likelihood_scale(size, s) / count
         every = model.plain_weights() | weights
         expected = scale * gaussian_log_likelihood(model, every, u, y, s, index, mask)
@@ -182,6 +181,8 @@ class JointLoss(DeepONetELBO):
 class EnsembleRun(Run):
     """A fit whose weights have a leading dimension of members, and `Members` for a guide."""
 
+    networks = 1
+
     def _start(self, seed: int) -> dict[str, Tensor]:
         starts = [self.model.start(seed + i) for i in range(self.elbo.num_particles)]
         stacked = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
@@ -192,8 +193,7 @@ class EnsembleRun(Run):
 
     def _make_guide(self) -> Members:
         fixed = self._fixed()
-        shapes = {name: shape for name, shape in self.model.shapes.items() if name not in fixed}
-        return Members(self.weights, shapes)
+        return Members({k: self.weights[k] for k in self.model.shapes if k not in fixed})
 
     def _learnt(self) -> Posterior:
         weights = {name: w.detach().clone() for name, w in self.fitted().items()}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.elbo import DeepONetELBO, Temper, unflatten
+from pyro_deeponet.divergence import flat_divergence
+from pyro_deeponet.elbo import DeepONetELBO, Temper
+from pyro_deeponet.exact import solve_last_layers
 from pyro_deeponet.guides import (
+    INIT_SCALE,
     Guide,
     is_point_guide,
     make_guide,
@@ -25,6 +29,7 @@ from pyro_deeponet.history import History
 from pyro_deeponet.laplace import finish_guide
 from pyro_deeponet.metrics import nll, nmse
 from pyro_deeponet.model import DeepONet
+from pyro_deeponet.optimizers import Soap
 from pyro_deeponet.posterior import Posterior
 from pyro_deeponet.training import (
     Batches,
@@ -37,10 +42,12 @@ from pyro_deeponet.training import (
     train,
 )
 
-__all__ = ["Diverged", "Optimizer", "Run", "Schedule", "State", "flatten"]
+__all__ = ["OPTIMIZERS", "Diverged", "Optimizer", "Run", "Schedule", "State", "flatten"]
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
+#: Optimisers that have a name.
+OPTIMIZERS = ("adam", "soap")
 
 #: Learning rates as multiples of the user's. Least squares bear a higher one than the noisy ELBO;
 #: after the warm start the centres of the guide need little, its scales have orders of magnitude
@@ -48,6 +55,12 @@ Schedule = Callable[[float], float]
 WARM_START_RATE = 2.0
 CENTRE_RATE = 1 / 3
 SCALE_RATE = 3.0
+#: Most that the rate of the centres and the scales of a guide may be at first, as multiples of what
+#: their start leaves unexplained: more would undo a good start. After exact updates the centres
+#: stand where they should, and are to creep.
+RATE_OF_LEVEL = 1.0
+SOLVED_RATE_OF_LEVEL = 0.001
+SCALE_OF_LEVEL = 0.1
 #: Adam's memory of squared gradients in the warm start, shorter than usual: at a high rate a
 #: sudden large gradient would otherwise throw the weights to where they stay.
 WARM_START_BETAS = (0.9, 0.99)
@@ -113,6 +126,8 @@ class State:
 class Run:
     """One fit: its arguments, and what has been learnt so far."""
 
+    networks: ClassVar[int] = 0  # leading dimensions of weights, which count networks
+
     model: DeepONet
     data: OperatorData
     guide: Guide
@@ -121,16 +136,19 @@ class Run:
     steps: dict[str, int]
     batches: Batches
     lr: float
-    optimizer: Optimizer | None
+    optimizer: str | Optimizer
     clip_norm: float | None
     validation: OperatorData | None
     patience: int | None
     callback: Callable[[State], Any] | None
+    map_start: bool = False  # whether the warm start knows the prior
+    solve: int = 0  # rounds of exact updates between the stages
     checkpoint: Checkpoint | None = None
     history: History = field(default_factory=History)
     fitted: Any = None  # the guide, once there is one
     weights: dict[str, Tensor] = field(default_factory=dict)  # where the guide starts
     losses: list[Tensor] = field(default_factory=list)  # of the warm start, of each network
+    level: float = math.inf  # what the start of the inference leaves unexplained, network units
     best: dict[str, Any] | None = None
     stopped: bool = False
 
@@ -144,6 +162,7 @@ class Run:
             self.losses = list(saved["extra"].get("losses", []))
         try:
             self._warm_start(seed, bar, saved)
+            self._solve(bar, saved)
             self._infer(bar, saved)
         except KeyboardInterrupt:
             warnings.warn(
@@ -184,26 +203,39 @@ class Run:
         return self.model.start(seed) | (self._fixed() if self.steps["warm start"] else plain)
 
     def _warm_start(self, seed: int, bar: tqdm, saved: dict[str, Any] | None) -> None:
-        """Train all weights as plain parameters by least squares, in network units."""
+        """Train all weights as plain parameters, by least squares in network units."""
         model, fixed = self.model, self._fixed()
         self.weights = self._start(seed)
         if saved is not None and saved["stage"] == "inference":
             bar.update(self.steps["warm start"])
             return
-        shapes = {name: shape for name, shape in model.shapes.items() if name not in fixed}
-        flat = nn.ParameterDict({"weights": flatten(self.weights, shapes)})
-        networks = flat["weights"].dim() - 1  # how many dimensions count networks
+        names = [name for name in model.shapes if name not in fixed]
+        learnt = nn.ParameterList([self.weights[name].clone() for name in names])
 
         def weights() -> dict[str, Tensor]:
-            return unflatten(flat["weights"], shapes) | fixed
+            return dict(zip(names, learnt, strict=True)) | fixed
+
+        sampled = {k: v for k, v in model.sampled_shapes().items() if self.map_start}
+        divergence = flat_divergence(model, None, sampled) if sampled else None
+
+        def pull(mse: Tensor) -> Tensor:
+            """What the prior adds, of a network whose noise level is the best one for its error.
+
+            Minus the log posterior is then N/2 log(mse) - log p(w), with the gradient of
+            mse - (2 mse / N) log p(w).
+            """
+            if divergence is None:
+                return torch.zeros_like(mse)
+            flat = flatten(weights(), sampled)[None]
+            return 2 * mse / self.data.num_observations * divergence(flat, mse.new_zeros(1))
 
         def backward(step: int) -> float:
             u, y, s, index, mask, *_ = self.batches(step)
             mu, _ = model.nodes(weights(), u, y, index)
             error = (mu - model.scaling.s(s)).square()
             real = torch.ones_like(s) if mask is None else mask.to(s)
-            losses = (error * real).flatten(networks).sum(-1) / real.sum().clamp_min(1)
-            losses.sum().backward()
+            losses = (error * real).flatten(self.networks).sum(-1) / real.sum().clamp_min(1)
+            (losses + pull(losses.detach())).sum().backward()
             self.losses.append(losses.detach())
             self.history.warm_start.append(losses.mean().item())
             return self.history.warm_start[-1]
@@ -211,9 +243,9 @@ class Run:
         stage = Stage(
             "warm start",
             self.steps["warm start"],
-            self._optimizer([flat["weights"]], WARM_START_RATE, WARM_START_BETAS),
+            self._optimizer(list(learnt), WARM_START_RATE, WARM_START_BETAS),
             backward,
-            {"weights": flat},
+            {"weights": learnt},
             postfix=lambda: {"mse": f"{self.history.warm_start[-1]:.3g}"},
             after=lambda step: self._tell("warm start", step, self.history.warm_start[-1]),
         )
@@ -227,17 +259,38 @@ class Run:
         """Hand the weights over, with a noise level that fits what they leave unexplained."""
         if self.losses:
             recent = torch.stack(self.losses[-max(1, len(self.losses) // 20) :])
-            level = recent.mean(0).sqrt()
-            deltas = [self.model.likelihood.start_at(x) for x in level.flatten().tolist()]
-            # What the likelihood keeps is one for all networks.
-            self.model.likelihood.start_at(level.mean().item())
-            if deltas[0] is not None and not fixed.keys() & {"head.weight", "head.bias"}:
-                weight, bias = self.weights["head.weight"], self.weights["head.bias"]
-                at = bias.new_tensor(deltas).view(*level.shape, 1, 1)
-                self.model.head.rows(bias[..., None], 1).copy_(at)
-                self.model.head.rows(weight, 1).zero_()
+            self._start_noise(recent.mean(0).sqrt(), fixed)
             self.losses = []
         self._set_parameters()
+
+    def _start_noise(self, level: Tensor, fixed: Mapping[str, Tensor]) -> None:
+        """Start from this noise level, one for each network."""
+        self.level = max(level.mean().item(), torch.finfo(level.dtype).eps)
+        deltas = [self.model.likelihood.start_at(x) for x in level.flatten().tolist()]
+        # What the likelihood keeps is one for all networks.
+        self.model.likelihood.start_at(self.level)
+        if deltas[0] is not None and not fixed.keys() & {"head.weight", "head.bias"}:
+            weight, bias = self.weights["head.weight"], self.weights["head.bias"]
+            at = bias.new_tensor(deltas).view(*level.shape, 1, 1)
+            self.model.head.rows(bias[..., None], 1).copy_(at)
+            self.model.head.rows(weight, 1).zero_()
+
+    def _solve(self, bar: tqdm, saved: dict[str, Any] | None) -> None:
+        """Move the last layers to the means of their conditional posteriors."""
+        if not self.solve or self.stopped or (saved and saved["stage"] == "inference"):
+            return
+        bar.set_description("exact updates")
+        began = time.perf_counter()
+
+        def tell(net: str, level: float) -> None:
+            bar.set_postfix({net: f"mse {level**2:.3g}"})
+
+        self.weights, level = solve_last_layers(
+            self.model, self.weights, self.data, self.solve, tell
+        )
+        self._start_noise(self.weights["head.bias"].new_tensor(level), self._fixed())
+        self._set_parameters()
+        self.history.seconds += time.perf_counter() - began
 
     def _set_parameters(self) -> None:
         self.model.set_parameters(self.weights)
@@ -245,7 +298,7 @@ class Run:
     def _make_guide(self) -> Any:
         if not self.model.sampled_shapes():
             return None
-        guide = make_guide(self.guide, self.model)
+        guide = make_guide(self.guide, self.model, min(INIT_SCALE, SCALE_OF_LEVEL * self.level))
         start_guide(guide, self.weights)
         return guide
 
@@ -263,6 +316,8 @@ class Run:
         per_point = self.data.num_observations
         history, steps = self.history, self.steps["inference"]
         rate = CENTRE_RATE if self.steps["warm start"] else 1.0
+        of_level = SOLVED_RATE_OF_LEVEL if self.solve else RATE_OF_LEVEL
+        rate = min(rate, of_level * self.level / self.lr)
 
         def backward(step: int) -> float:
             weight = self.kl_weight(step / max(1, steps))
@@ -298,17 +353,23 @@ class Run:
         rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> torch.optim.Optimizer:
-        """Adam, with a rate of its own for the scales of the guide, unless the user has another."""
-        if self.optimizer is not None:
+        """The optimiser, with a rate of its own for the scales of the guide."""
+        if callable(self.optimizer):
             return self.optimizer(parameters)
-        wide = [] if self.fitted is None else scale_parameters(self.fitted)
-        known = {id(parameter) for parameter in wide}
+        wide = {id(p) for p in (scale_parameters(self.fitted) if self.fitted is not None else ())}
+        centres = [p for p in parameters if id(p) not in wide]
+        scales = {"params": [p for p in parameters if id(p) in wide], "lr": SCALE_RATE * self.lr}
+        if self.optimizer == "adam":
+            groups = [{"params": centres, "lr": rate * self.lr}, scales]
+            return torch.optim.Adam([g for g in groups if g["params"]], betas=betas, fused=True)
+        matrices = [p for p in centres if p.dim() - self.networks >= 2]
+        others = [p for p in centres if p.dim() - self.networks < 2]
         groups = [
-            {"params": [p for p in parameters if id(p) not in known], "lr": rate * self.lr},
-            {"params": [p for p in parameters if id(p) in known], "lr": SCALE_RATE * self.lr},
+            {"params": matrices, "lr": rate * self.lr},
+            {"params": others, "lr": rate * self.lr, "rotate": False},
+            scales | {"rotate": False},
         ]
-        groups = [group for group in groups if group["params"]]
-        return torch.optim.Adam(groups, betas=betas, fused=True)
+        return Soap([g for g in groups if g["params"]])
 
     def _loss_and_grads(self, kl_weight: float, *args: Any) -> float:
         if isinstance(self.elbo, DeepONetELBO):
@@ -378,6 +439,7 @@ class Run:
             "model": repr(self.model),
             "data": [repr(self.data), float(self.data.s.double().sum())],
             "guide": _named(self.guide),
+            "optimizer": _named(self.optimizer),
             "prior": _named(self.model.prior),
         }
 

@@ -186,10 +186,14 @@ class MLP(PyroModule):
 
     def evaluate(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """The network with weights given by the names of their sites, `(*S, n, width)`."""
-        for i, layer in enumerate(self._layers()):
-            x = layer.evaluate(x, weights)
-            if i < len(self.activations):
-                x = self.activations[i](x)
+        last = len(self.sizes) - 1
+        x = self._layers()[last].evaluate(self.hidden(x, weights), weights)
+        return self.activations[last](x) if len(self.activations) > last else x
+
+    def hidden(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """What the last layer reads, `(*S, n, inputs of the last layer)`."""
+        for layer, activation in zip(self._layers()[:-1], self.activations, strict=False):
+            x = activation(layer.evaluate(x, weights))
         return x
 
     def forward(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pyro_deeponet.layers import ACTIVATIONS, MLP, Activation
 from pyro_deeponet.modules import BayesianModule
 from pyro_deeponet.priors import Prior
 
-__all__ = ["BayesianModule", "Features", "Fourier", "Network"]
+__all__ = ["BayesianModule", "Decays", "Features", "Fourier", "Network"]
 
 #: What a net is told by: widths of layers, a module, or a callable that makes one.
 Network = Sequence[int] | nn.Module | Callable[[], nn.Module]
@@ -76,6 +76,59 @@ class Fourier:
             else:
                 angles = x * (orders * (2 * math.pi / period))
                 columns += [angles.sin(), angles.cos()]
+        return torch.cat(columns, dim=-1)
+
+
+@dataclass(frozen=True)
+class Decays:
+    r"""Exponentials of the coordinates, :math:`e^{-x / L}`, beside the coordinates or features.
+
+    What diffuses or relaxes changes fast at first and then slowly. With decays on several scales
+    the trunk has both at hand.
+
+    Args:
+        lengths: For each coordinate the lengths :math:`L` in physical units, `()` for one without;
+            a negative length grows, from the far end.
+        beside: What else the trunk sees, such as a `Fourier`; `None`: the coordinates.
+
+    Examples:
+        >>> features = Decays(((), (0.1, 1.0)))                # x as it is, t, and two decays of t
+        >>> features(torch.tensor([[0.2, 0.0], [0.2, 1.0]]))
+        tensor([[2.0000e-01, 0.0000e+00, 1.0000e+00, 1.0000e+00],
+                [2.0000e-01, 1.0000e+00, 4.5400e-05, 3.6788e-01]])
+    """
+
+    lengths: Sequence[Sequence[float]]
+    beside: Features | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.lengths
+        if not isinstance(given, Sequence) or not all(isinstance(x, Sequence) for x in given):
+            raise TypeError(
+                f"lengths is {given!r}, expected those of each coordinate, such as ((), (0.1, 1.0))"
+            )
+        each = [x for lengths in given for x in lengths]
+        if not each or not all(isinstance(x, int | float) and 0 < abs(x) < math.inf for x in each):
+            raise ValueError(
+                f"lengths is {given!r}, expected numbers other than zero, at least one"
+            )
+        if self.beside is not None and not callable(self.beside):
+            raise TypeError(
+                f"beside is {self.beside!r}, expected features such as Fourier, or None"
+            )
+        object.__setattr__(self, "lengths", tuple(tuple(lengths) for lengths in given))
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """The features `(q, d')` of locations `(q, d)` in physical units."""
+        if y.shape[-1] != len(self.lengths):
+            raise ValueError(
+                f"Decays has lengths for {len(self.lengths)} coordinates, the locations have "
+                f"{y.shape[-1]}; give () for a coordinate without"
+            )
+        columns = [y if self.beside is None else self.beside(y)]
+        for x, lengths in zip(y.unsqueeze(-1).unbind(-2), self.lengths, strict=True):
+            if lengths:
+                columns.append((-x / x.new_tensor(lengths)).exp())
         return torch.cat(columns, dim=-1)
 
 

@@ -372,7 +372,7 @@ def test_all_runs_what_is_missing_and_writes_the_page(no_figures, tmp_path, caps
     assert len(list(kept.parent.iterdir())) == 3
     text = (tmp_path / "docs" / "results.md").read_text()
     assert "Anti-derivative" in text
-    assert text.count("Advection-diffusion, ") == 4
+    assert text.count("\n| Advection-diffusion, ") == 4
     (tmp_path / "docs" / "results.md").unlink()
     all.main(["--table-only"])
     assert (tmp_path / "docs" / "results.md").read_text() == text

@@ -164,6 +164,16 @@ def test_data_on_a_large_grid_are_learnt_from_some_points_at_a_time():
     assert error(quickly(data), data.subset(slice(0, 20))) < 0.02
 
 
+@pytest.mark.parametrize("prior", [None, pdo.priors.Normal(0.0, 1.0)])
+def test_outputs_that_are_all_the_same(prior):
+    data = sums(20)
+    data = OperatorData(data.u, data.y, torch.full_like(data.s, 3.0))
+    posterior = quickly(data, network(data, prior=prior), steps=20, warm_start=100)
+    p = posterior.predict(data, seed=0)
+    assert torch.isfinite(p.mean).all()
+    assert (p.mean - 3).abs().max() < 0.3
+
+
 def test_few_functions_and_large_batches():
     data = sums(7)
     posterior = quickly(data, batch_size=1000)

@@ -27,7 +27,7 @@ from pyro_deeponet import (
 from pyro_deeponet.elbo import unflatten
 from pyro_deeponet.guides import flat_sampler, make_guide, site_names, start_guide
 from pyro_deeponet.metrics import nmse
-from pyro_deeponet.networks import Fourier
+from pyro_deeponet.networks import Decays, Fourier
 
 SENSORS, WIDTH = 16, 6
 
@@ -72,6 +72,7 @@ CASES = {
     "modules": lambda: {"branch": Convolution(), "trunk": Waves(2)},
     "made": lambda: {"branch": Convolution, "trunk": (5, WIDTH)},
     "features": lambda: {"trunk_features": Fourier((1.0, None), harmonics=2)},
+    "decays": lambda: {"trunk_features": Decays(((), (0.3, 1.0)), Fourier((1.0, None)))},
     "own features": lambda: {"trunk_features": three, "trunk": Waves(3)},
     "skip": lambda: {"branch_skip": True},
     "skip of a module": lambda: {"branch": Convolution(), "branch_skip": True, "head": "features"},
@@ -505,6 +506,7 @@ def test_a_part_called_skip_stands_in_the_way_of_the_linear_path():
         (lambda y: y[:, 0], ValueError, r"made \(3,\) of locations \(3, 2\)"),
         (lambda y: y.tolist(), ValueError, "made list of locations"),
         (Fourier((1.0,)), ValueError, "periods for 1 coordinates, the locations have 2"),
+        (Decays(((1.0,),)), ValueError, "lengths for 1 coordinates, the locations have 2"),
     ],
 )
 @pytest.mark.parametrize("build", [partial(DeepONet, SENSORS, 2), DeepONet.for_data])
@@ -527,3 +529,28 @@ def test_features_that_are_none_are_refused(build, features, error, message):
 def test_wrong_periods_are_refused(arguments, error):
     with pytest.raises(error, match=r"periods is|harmonics is"):
         Fourier(**arguments)
+
+
+def test_decays_are_exponentials_beside_what_else_there_is():
+    y = torch.rand(6, 2, dtype=torch.float64)
+    decays = torch.stack([(-y[:, 1] / 0.1).exp(), (y[:, 1] / 2).exp()], 1)
+    lengths = ((), (0.1, -2.0))
+    torch.testing.assert_close(Decays(lengths)(y), torch.cat([y, decays], 1))
+    waves = Fourier((1.0, None), 2)
+    torch.testing.assert_close(Decays(lengths, waves)(y), torch.cat([waves(y), decays], 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"lengths": (0.1, 1.0)}, TypeError, "lengths is"),
+        ({"lengths": 0.1}, TypeError, "lengths is"),
+        ({"lengths": ((), ())}, ValueError, "at least one"),
+        ({"lengths": ((0.0,),)}, ValueError, "other than zero"),
+        ({"lengths": ((float("inf"),),)}, ValueError, "other than zero"),
+        ({"lengths": ((1.0,),), "beside": 3}, TypeError, "beside is 3"),
+    ],
+)
+def test_wrong_lengths_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Decays(**arguments)

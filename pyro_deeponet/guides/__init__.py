@@ -7,6 +7,7 @@ A guide is a name from `GUIDES`, a `LowRank` with a rank of its own, or any call
 from pyro_deeponet.guides.families import GUIDES, AutoMeanField, Guide, LowRank
 
 # For the rest of the package, which makes guides and draws from them; users name them.
+from pyro_deeponet.guides.families import INIT_SCALE as INIT_SCALE
 from pyro_deeponet.guides.making import is_point_guide as is_point_guide
 from pyro_deeponet.guides.making import make_guide as make_guide
 from pyro_deeponet.guides.making import scale_parameters as scale_parameters

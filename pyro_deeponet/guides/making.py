@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pyro
@@ -21,7 +22,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
-from pyro_deeponet.guides.families import GUIDES, Guide
+from pyro_deeponet.guides.families import GUIDES, INIT_SCALE, Guide
 from pyro_deeponet.layers import defaults_of
 from pyro_deeponet.priors import start_of
 
@@ -38,12 +39,13 @@ __all__ = [
 MAX_DENSE = 4000
 
 
-def make_guide(guide: Guide, model: Any) -> Any:
+def make_guide(guide: Guide, model: Any, scale: float = INIT_SCALE) -> Any:
     """Build a guide and run it once, after which it has its parameters.
 
     Args:
         guide: A name, or a callable `model -> guide`.
         model: The DeepONet.
+        scale: Where the scales of a guide with a name start, of one that has them.
 
     Raises:
         ValueError: An unknown name, or a guide that does not suit the model.
@@ -55,7 +57,8 @@ def make_guide(guide: Guide, model: Any) -> Any:
             raise ValueError(f"guide is {guide!r}, expected one of {names}, or model -> guide")
         if guide in ("mvn", "laplace", "iaf"):
             _check_size(guide, model)
-        guide = GUIDES[guide]
+        named: Any = GUIDES[guide]
+        guide = partial(named, init_scale=scale) if _has_scale(named) else named
     made = guide(model)
     if not isinstance(made, nn.Module):
         raise TypeError(
@@ -68,6 +71,10 @@ def make_guide(guide: Guide, model: Any) -> Any:
     if isinstance(made, AutoLaplaceApproximation):
         _check_sites(made, model)
     return made
+
+
+def _has_scale(make: Any) -> bool:
+    return "init_scale" in getattr(make, "keywords", {})
 
 
 def _check_size(guide: str, model: Any) -> None:
