@@ -28,14 +28,14 @@ TEST_FUNCTIONS = 2_000
 #: By name: what it says in the table, and the arguments of the model and of `fit` that differ.
 VARIANTS: dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "best": ("nothing: the preset `best`", {}, {}),
+    "adam": ("optimiser: Adam, not Soap", {}, {"optimizer": "adam"}),
+    "no-exact-updates": ("no exact updates", {}, {"solve": 0}),
+    "least-squares": ("warm start by least squares, not MAP", {}, {"map_start": False}),
+    "narrow-prior": ("prior: N(0, 0.1), not N(0, 1)", {"prior": pdo.priors.Normal(0.0, 0.1)}, {}),
     "relu": ("activation: ReLU, not GELU", {"activation": "relu"}, {}),
-    "final-activation": ("an activation on the last layers too", {"final_activation": True}, {}),
     "dot": ("head: `dot`, not `features`", {"head": "dot"}, {}),
     "no-skip": ("no linear path in the branch", {"branch_skip": False}, {}),
-    "unit-prior": ("prior: N(0, 1), not N(0, 0.1)", {"prior": pdo.priors.Normal(0.0, 1.0)}, {}),
-    "minmax": ("scaling: `minmax`, not `standard`", {"scaling": "minmax"}, {}),
     "narrow": ("25 units a layer, not 50", {"branch": (25,) * 3, "trunk": (25,) * 3}, {}),
-    "short-warm-start": ("5000 steps of warm start", {}, {"warm_start": 5_000}),
     "no-warm-start": ("no warm start", {}, {"warm_start": 0}),
 }
 
@@ -74,7 +74,8 @@ def run(name: str, config: Config, seed: int, progress: bool = True) -> Kept:
     config = dataclasses.replace(
         config,
         model={**config.model, **model},
-        fit={**config.fit, **fit},
+        fit={**config.fit, **config.vb, **fit},
+        vb={},
         test_functions=TEST_FUNCTIONS,
     )
     print(f"{EXPERIMENT.title}, {name}, seed {seed}")

@@ -21,9 +21,10 @@ class Config:
         functions: Training functions.
         points: Locations at which each of them is observed.
         model: Arguments of `DeepONet.for_data`.
-        fit: Arguments of `fit` for the VB-DeepONet.
+        fit: Arguments of `fit`.
         deterministic: Arguments of `fit` in which the deterministic net differs from `fit`. A plain
             step costs a small part of one with 25 particles, so that it gets more of them.
+        vb: Arguments of `fit` that are the VB-DeepONet's alone: what uses the prior.
         held_out: Fraction of the training functions kept from both fits, for `calibrate`. Zero:
             fit to all of them and calibrate on `calibration_functions` others.
         calibration_functions: Functions drawn beside the training data where none is held out.
@@ -41,6 +42,7 @@ class Config:
     model: Mapping[str, Any]
     fit: Mapping[str, Any]
     deterministic: Mapping[str, Any]
+    vb: Mapping[str, Any] = field(default_factory=dict)
     held_out: float = 0.0
     calibration_functions: int = 200
     test_functions: int = 10_000

@@ -128,7 +128,7 @@ class _Run:
                 config.calibration_functions, config.points, seed=CALIBRATION_SEED + seed
             )
         test = problem.draw(config.test_functions, TEST_SEED)
-        vb = self._fit("VB-DeepONet", "vb", train, config.model, config.fit)
+        vb = self._fit("VB-DeepONet", "vb", train, config.model, {**config.fit, **config.vb})
         plain = {**config.model, "prior": None, "likelihood": pdo.likelihoods.FixedNoise()}
         deterministic = self._fit(
             "deterministic DeepONet", "deterministic", train, plain,
@@ -227,7 +227,7 @@ class _Run:
         for size in self.config.sizes:
             # With a share held out there may be fewer functions than the largest size asks for.
             part = train.subset(slice(0, size))
-            arguments = {**self.config.fit, **self.config.sizes_fit}
+            arguments = {**self.config.fit, **self.config.vb, **self.config.sizes_fit}
             vb = self._fit("VB-DeepONet", f"functions-{size}", part, self.config.model, arguments)
             tally = self._score(test[:SIZES_TEST_FUNCTIONS], vb).vb
             found[len(part)] = tally.scores()["nmse"]
