@@ -51,7 +51,7 @@ PRESETS = {
             "optimizer": "soap",
         },
         vb={"map_start": True, "solve": 1},
-        deterministic={"steps": 26_000},
+        deterministic={"steps": 13_000},
         held_out=0.1,
     ),
     "quick": Config(

@@ -40,8 +40,6 @@ def flat_divergence(
         >>> bool(divergence(*draw(2)) == divergence(*draw(2)))  # in closed form
         True
     """
-    if not shapes:
-        return None
     with poutine.block(), poutine.trace() as tracer:
         priors = {name: model.prior_of(name) for name in shapes}
     if len(tracer.trace.nodes):

@@ -17,6 +17,7 @@ from pyro_deeponet.fit import launch
 from pyro_deeponet.inference import Optimizer, Run, State, flatten
 from pyro_deeponet.model import DeepONet, likelihood_scale
 from pyro_deeponet.posterior import Posterior
+from pyro_deeponet.training import FINAL_LR
 
 __all__ = ["ensemble"]
 
@@ -38,6 +39,7 @@ def ensemble(
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     optimizer: str | Optimizer = "adam",
+    final_lr: float = FINAL_LR,
     clip_norm: float | None = None,
 ) -> Posterior:
     r"""Train several networks from different starts: a deep ensemble (Lakshminarayanan, 2017).
@@ -75,6 +77,7 @@ def ensemble(
         checkpoint: A file from which a broken run goes on.
         optimizer: As in `fit`. A callable is given parameters with a leading dimension of members;
             one that treats each number by itself, as Adam does, keeps the members independent.
+        final_lr: As in `fit`.
         clip_norm: Largest norm of the gradient of the loss per observation, in the root mean
             square over the members.
 
@@ -105,7 +108,8 @@ def ensemble(
         guide="ensemble",
         elbo=lambda model: JointLoss(model, members),
         kl_weight=lambda progress: 1.0,
-        lr=lr, batch_points=batch_points, validation=validation, patience=patience,
+        lr=lr, final_lr=final_lr, batch_points=batch_points,
+        validation=validation, patience=patience,
         callback=callback, progress=progress, seed=seed, checkpoint=checkpoint,
         optimizer=optimizer,
         clip_norm=None if clip_norm is None else clip_norm * math.sqrt(members),

@@ -12,7 +12,7 @@ from pyro.infer import ELBO
 from tqdm.auto import tqdm
 
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.divergence import flat_divergence
+from pyro_deeponet.divergence import gaussian_prior
 from pyro_deeponet.elbo import DeepONetELBO
 from pyro_deeponet.exact import check_solvable
 from pyro_deeponet.guides import Guide
@@ -20,7 +20,7 @@ from pyro_deeponet.inference import OPTIMIZERS, Diverged, Optimizer, Run, Schedu
 from pyro_deeponet.model import DeepONet
 from pyro_deeponet.posterior import Posterior
 from pyro_deeponet.threads import threads_for
-from pyro_deeponet.training import Batches, Checkpoint, isolated
+from pyro_deeponet.training import FINAL_LR, Batches, Checkpoint, isolated
 
 __all__ = ["Diverged", "State", "fit", "launch"]
 
@@ -45,6 +45,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     elbo: ELBO | None = None,
     optimizer: str | Optimizer = "adam",
+    final_lr: float = FINAL_LR,
     map_start: bool = False,
     solve: int = 0,
     clip_norm: float | None = None,
@@ -98,9 +99,11 @@ def fit(
             error after as many steps is several times lower. Or a callable from a list of
             parameters to a torch optimiser, which then has its own learning rates; they rise and
             fall in the same way.
+        final_lr: Where learning rates end, as a fraction of their peak. Less, such as 1e-4, brings
+            a lower error where data have little noise and the steps are many.
         map_start: Whether the warm start seeks the most probable weights, under the prior and the
             noise level that fits them best, and not those of least squares: the errors at new
-            functions are smaller where the training error is far below them.
+            functions are smaller where the training error is far below them. For Gaussian priors.
         solve: Rounds of exact updates after the warm start, for data with little noise. Given
             the rest, `mu` is linear in the last layer of a net, whose conditional posterior under
             a Gaussian prior is Gaussian too: the guide's centres there start at its mean. It takes
@@ -130,7 +133,8 @@ def fit(
         guide=guide,
         elbo=lambda model: elbo or DeepONetELBO(num_particles),
         kl_weight=kl_weight if callable(kl_weight) else lambda progress: float(kl_weight),
-        lr=lr, batch_points=batch_points, validation=validation, patience=patience,
+        lr=lr, final_lr=final_lr, batch_points=batch_points,
+        validation=validation, patience=patience,
         callback=callback, progress=progress, seed=seed, checkpoint=checkpoint,
         optimizer=optimizer, clip_norm=clip_norm,
     )  # fmt: skip
@@ -146,6 +150,7 @@ def launch(
     elbo: Callable[[DeepONet], Any],
     kl_weight: Schedule,
     lr: float,
+    final_lr: float,
     batch_points: int | None,
     validation: OperatorData | None,
     patience: int | None,
@@ -168,6 +173,7 @@ def launch(
         elbo: Makes the loss for the copy of the model.
         kl_weight: A function of the progress.
         lr: Learning rate.
+        final_lr: Where it ends.
         batch_points: Points a step.
         validation: Held-out data.
         patience: How long to wait.
@@ -182,10 +188,14 @@ def launch(
     if not callable(optimizer) and optimizer not in OPTIMIZERS:
         names = ", ".join(map(repr, OPTIMIZERS))
         raise ValueError(f"optimizer is {optimizer!r}, expected {names}, or a callable")
+    if not 0 <= final_lr <= 1:
+        raise ValueError(f"final_lr is {final_lr}, expected a fraction of lr, from 0 to 1")
     if counts.get("solve"):
         check_solvable(model)
-    if counts.get("map_start") and flat_divergence(model, None, model.sampled_shapes()) is None:
-        raise ValueError("map_start=True needs a prior on the weights, without sites of its own")
+    if counts.get("map_start"):
+        sampled = model.sampled_shapes()
+        if not sampled or any(gaussian_prior(model, name) is None for name in sampled):
+            raise ValueError("map_start=True needs Gaussian priors, such as priors.Normal or FanIn")
     model = copy.deepcopy(model)
     like = model.head.like
     data = data.to(dtype=like.dtype, device=like.device)
@@ -198,6 +208,7 @@ def launch(
         steps={"warm start": counts["warm_start"], "inference": counts["steps"]},
         batches=Batches(data, counts["batch_size"], batch_points, seed),
         lr=lr,
+        final_lr=final_lr,
         optimizer=optimizer,
         clip_norm=clip_norm,
         validation=validation,
@@ -207,7 +218,11 @@ def launch(
         solve=counts.get("solve", 0),
     )
     if checkpoint is not None:
-        told = counts | {"lr": lr, "seed": seed, "batch_points": batch_points} | run.fingerprint()
+        told = (
+            counts
+            | {"lr": lr, "final_lr": final_lr, "seed": seed, "batch_points": batch_points}
+            | run.fingerprint()
+        )
         run.checkpoint = Checkpoint(Path(checkpoint), told)
     u, y, *_ = run.batches(0)
     with (

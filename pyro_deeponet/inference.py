@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pyro_deeponet.data import OperatorData
-from pyro_deeponet.divergence import flat_divergence
+from pyro_deeponet.divergence import gaussian_prior
 from pyro_deeponet.elbo import DeepONetELBO, Temper
 from pyro_deeponet.exact import solve_last_layers
 from pyro_deeponet.guides import (
@@ -136,6 +136,7 @@ class Run:
     steps: dict[str, int]
     batches: Batches
     lr: float
+    final_lr: float
     optimizer: str | Optimizer
     clip_norm: float | None
     validation: OperatorData | None
@@ -215,19 +216,19 @@ class Run:
         def weights() -> dict[str, Tensor]:
             return dict(zip(names, learnt, strict=True)) | fixed
 
-        sampled = {k: v for k, v in model.sampled_shapes().items() if self.map_start}
-        divergence = flat_divergence(model, None, sampled) if sampled else None
+        known = [gaussian_prior(model, name) if self.map_start else None for name in names]
 
-        def pull(mse: Tensor) -> Tensor:
-            """What the prior adds, of a network whose noise level is the best one for its error.
+        def pull(mse: float) -> None:
+            """Add what the prior pulls at the weights of a network with the best noise level.
 
             Minus the log posterior is then N/2 log(mse) - log p(w), with the gradient of
             mse - (2 mse / N) log p(w).
             """
-            if divergence is None:
-                return torch.zeros_like(mse)
-            flat = flatten(weights(), sampled)[None]
-            return 2 * mse / self.data.num_observations * divergence(flat, mse.new_zeros(1))
+            for weight, prior in zip(learnt, known, strict=True):
+                if prior is not None and weight.grad is not None:
+                    mean, scale = prior
+                    factor = 2 * mse / self.data.num_observations
+                    weight.grad.addcdiv_(weight.detach() - mean, scale.square(), value=factor)
 
         def backward(step: int) -> float:
             u, y, s, index, mask, *_ = self.batches(step)
@@ -235,9 +236,10 @@ class Run:
             error = (mu - model.scaling.s(s)).square()
             real = torch.ones_like(s) if mask is None else mask.to(s)
             losses = (error * real).flatten(self.networks).sum(-1) / real.sum().clamp_min(1)
-            (losses + pull(losses.detach())).sum().backward()
+            losses.sum().backward()
             self.losses.append(losses.detach())
             self.history.warm_start.append(losses.mean().item())
+            pull(self.history.warm_start[-1])
             return self.history.warm_start[-1]
 
         stage = Stage(
@@ -247,6 +249,7 @@ class Run:
             backward,
             {"weights": learnt},
             postfix=lambda: {"mse": f"{self.history.warm_start[-1]:.3g}"},
+            final_lr=self.final_lr,
             after=lambda step: self._tell("warm start", step, self.history.warm_start[-1]),
         )
         try:
@@ -343,7 +346,7 @@ class Run:
 
         stage = Stage(
             "inference", steps, self._optimizer(parameters, rate), backward, modules, postfix,
-            after=self._after_inference_step,
+            final_lr=self.final_lr, after=self._after_inference_step,
         )  # fmt: skip
         self._train(stage, self._resume(stage, saved, bar), bar)
 

@@ -22,6 +22,7 @@ from pyro_deeponet.history import History
 from pyro_deeponet.storage import write_atomically
 
 __all__ = [
+    "FINAL_LR",
     "Batches",
     "Checkpoint",
     "NotFinite",
@@ -33,7 +34,7 @@ __all__ = [
     "train",
 ]
 
-#: Where the learning rate ends, as a fraction of its peak.
+#: Where the learning rate ends, as a fraction of its peak, unless told.
 FINAL_LR = 0.01
 #: Part of a stage in which the learning rate rises. Adam's first steps move every weight by the
 #: whole rate, whatever its gradient: without the rise one of them undoes a warm start.
@@ -137,6 +138,7 @@ class Stage:
     backward: Callable[[int], float]
     modules: dict[str, nn.Module]
     postfix: Callable[[], dict[str, str]] = dict
+    final_lr: float = FINAL_LR
     after: Callable[[int], bool] = field(default=lambda step: False)
 
 
@@ -242,7 +244,7 @@ def train(
 
     try:
         while step < stage.steps:
-            rate = schedule(step / stage.steps)
+            rate = schedule(step / stage.steps, stage.final_lr)
             for group in stage.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * rate
             stage.optimizer.zero_grad()
@@ -268,7 +270,7 @@ def train(
         save()
 
 
-def schedule(progress: float) -> float:
-    """Factor on the learning rate: a straight rise, then half a cosine down to `FINAL_LR`."""
-    rise = FINAL_LR + (1 - FINAL_LR) * progress / WARM_UP
-    return min(rise, FINAL_LR + (1 - FINAL_LR) * 0.5 * (1 + math.cos(math.pi * progress)))
+def schedule(progress: float, final: float = FINAL_LR) -> float:
+    """Factor on the learning rate: a straight rise, then half a cosine down to `final`."""
+    rise = final + (1 - final) * progress / WARM_UP
+    return min(rise, final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))

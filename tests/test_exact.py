@@ -176,9 +176,9 @@ def test_a_warm_start_that_knows_the_prior_finds_more_probable_weights():
 
 def test_a_warm_start_cannot_know_a_prior_that_is_not_there():
     data = sums(10)
-    for prior in (None, priors.Horseshoe(0.1)):
+    for prior in (None, priors.Horseshoe(0.1), priors.Laplace(0.0, 1.0)):
         model = DeepONet.for_data(data, branch=(4,), trunk=(4,), prior=prior)
-        with pytest.raises(ValueError, match="map_start=True needs a prior"):
+        with pytest.raises(ValueError, match="map_start=True needs Gaussian priors"):
             fit(model, data, map_start=True, progress=False)
 
 

@@ -229,6 +229,15 @@ def test_any_elbo_and_any_optimiser(elbo):
     assert max(posterior.history.lr) == pytest.approx(5e-3, rel=0.05)
 
 
+@pytest.mark.parametrize(("final", "optimizer"), [(1e-4, "adam"), (0.5, "soap")])
+def test_learning_rates_end_where_they_are_told_to(final, optimizer):
+    lr = quickly(sums(20), final_lr=final, optimizer=optimizer, lr=3e-3).history.lr
+    # The last step is taken just before the end.
+    assert lr[-1] / max(lr) == pytest.approx(final, rel=0.01, abs=1e-4)
+    with pytest.raises(ValueError, match="final_lr is 2, expected a fraction of lr"):
+        quickly(sums(20), final_lr=2)
+
+
 def test_kl_weight_may_follow_a_schedule():
     data = sums(20)
     seen = []
