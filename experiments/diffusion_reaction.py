@@ -49,7 +49,7 @@ PRESETS = {
             "scaling": "standard",
         },
         fit={
-            "warm_start": 16_000,
+            "warm_start": 26_000,
             "steps": 60,
             "batch_size": 25,
             "lr": 3e-3,
@@ -57,7 +57,7 @@ PRESETS = {
             "optimizer": "soap",
         },
         vb={"map_start": True, "solve": 1},
-        deterministic={"steps": 6_000},
+        deterministic={"steps": 4_700},
         mixture_functions=100,
         lags=5,
         held_out=0.2,  # with fewer functions calibration errs on the wide side
