@@ -410,7 +410,7 @@ def test_each_variant_changes_the_preset_best_in_one_way():
     best = ablation.EXPERIMENT.presets["best"]
     for name, (_, model, fit) in ablation.VARIANTS.items():
         changed = {k for k, v in model.items() if best.model[k] != v}
-        changed |= {k for k, v in fit.items() if best.fit[k] != v}
+        changed |= {k for k, v in fit.items() if {**best.fit, **best.vb}[k] != v}
         if name == "narrow":
             assert changed == {"branch", "trunk"}
         else:
